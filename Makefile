@@ -1,0 +1,72 @@
+# Every target does its own set-up: the first one run on a fresh machine makes .venv.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The interpreter that .venv is made from, and how many test processes run side by side.
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PACKAGES := monarch reference kernels_numba costmodel
+NOTEBOOKS := $(wildcard notebooks/*.py)
+
+# Test processes share the cores already: one BLAS thread each keeps them from fighting.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test test-gpu measure notebooks lint clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: $(READY) ## predict the best plan for N = 256..4M and set it beside the measurements
+	@$(BIN)/python -m costmodel demo
+
+test: $(READY) ## every test that needs no GPU (and the GPU ones where there is a GPU)
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup --hypothesis-profile=ci
+
+test-gpu: $(READY) ## the tests that need a GPU, with many more examples; fails without a GPU
+	@$(BIN)/python -m pytest tests -m gpu --require-gpu --hypothesis-profile=nightly
+
+measure: $(READY) ## time the kernels on this machine's GPU and write the measurement files
+	@$(BIN)/python -m costmodel measure
+
+notebooks: $(READY) ## execute notebooks/*.py; the results go to build/notebooks
+	@mkdir -p build/notebooks
+	@for source in $(NOTEBOOKS); do \
+	  result=build/notebooks/$$(basename "$$source" .py).ipynb; \
+	  echo "executing $$source -> $$result"; \
+	  $(BIN)/jupytext --quiet --to ipynb --output "$$result" "$$source"; \
+	  $(BIN)/jupyter-execute --inplace --timeout=600 "$$result"; \
+	done
+
+lint: $(READY) ## style, formatting, types and spelling
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/codespell
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(PACKAGES) tests notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Installs once; again only when the dependencies change.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "'$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "'$(PYTHON)' is $$($(PYTHON) -V 2>&1); this project needs Python 3.11 or newer." \
+	       "Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "Setting up $(VENV) with $$($(PYTHON) -V): a few minutes and about 2 GB, once."
+	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --progress-bar off -c constraints.txt hatchling editables
+	@$(BIN)/python -m pip install --progress-bar off --no-build-isolation -c constraints.txt -e '.[dev]' \
+	  | { grep --line-buffered -E '^(Collecting|Installing|Successfully)' || true; } | cut -c 1-100
+	@touch $@
