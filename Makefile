@@ -56,14 +56,15 @@ clean: ## remove .venv and everything that was built
 
 # Installs once; again only when the dependencies change.
 $(READY): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { \
-	  echo "'$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c '' 2>/dev/null || { \
+	  echo "'$(PYTHON)' does not run. Install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "'$(PYTHON)' is $$($(PYTHON) -V 2>&1); this project needs Python 3.11 or newer." \
 	       "Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "Setting up $(VENV) with $$($(PYTHON) -V): a few minutes and about 2 GB, once."
+	@echo "Setting up $(VENV) with $$($(PYTHON) -V): a minute or more and about 1.5 GB, once."
 	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	  || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --progress-bar off -c constraints.txt hatchling editables
