@@ -12,10 +12,10 @@ No profile has a deadline: the first call of a kernel compiles it, and test proc
 import pytest
 from hypothesis import HealthCheck, settings
 
-_COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("dev", max_examples=50, **_COMMON)
-settings.register_profile("ci", max_examples=100, derandomize=True, database=None, **_COMMON)
-settings.register_profile("nightly", max_examples=1000, **_COMMON)
+_COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", _COMMON, max_examples=50)
+settings.register_profile("ci", _COMMON, max_examples=100, derandomize=True, database=None)
+settings.register_profile("nightly", _COMMON, max_examples=1000)
 settings.load_profile("dev")  # --hypothesis-profile replaces it
 
 
