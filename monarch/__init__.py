@@ -1,0 +1,53 @@
+"""Monarch decompositions of the Fourier transform: plans, factors, twiddles, index maps, packing. NumPy only.
+
+    >>> import monarch
+    >>> plan = monarch.plan(1024)
+    >>> str(plan)
+    'N=1024 32x32 pair'
+    >>> monarch.transform_length(monarch.convolution_length("causal", 700, 700))
+    1536
+
+A DFT of ``P = N1 N2 ... Np`` points is p contractions with small dense DFT matrices, with twiddle factors
+between: matrix products, which tensor cores run. See docs/mathematics.md.
+"""
+
+from .convolution import MODES, circular_convolution, convolution_length, filter_spectrum, place_filter
+from .dft import dft_matrix, roots_of_unity, twiddle_factors
+from .factors import choose_factors, factor_lists, format_factors, parse_factors, transform_length, work
+from .packing import half_filter, merge_half, pack_half, pack_pairs, split_half, unpack_half, unpack_pairs
+from .plan import PACKINGS, Plan, plan
+from .transform import digit_order, natural_order, transform
+
+# PyTorch's torchmonarch also imports as `monarch`; the other packages here look at this name to tell them
+# apart
+__distribution__ = "monarch-numba"
+
+__all__ = [
+    "MODES",
+    "PACKINGS",
+    "Plan",
+    "choose_factors",
+    "circular_convolution",
+    "convolution_length",
+    "dft_matrix",
+    "digit_order",
+    "factor_lists",
+    "filter_spectrum",
+    "format_factors",
+    "half_filter",
+    "merge_half",
+    "natural_order",
+    "pack_half",
+    "pack_pairs",
+    "parse_factors",
+    "place_filter",
+    "plan",
+    "roots_of_unity",
+    "split_half",
+    "transform",
+    "transform_length",
+    "twiddle_factors",
+    "unpack_half",
+    "unpack_pairs",
+    "work",
+]
