@@ -76,7 +76,8 @@ class Plan:
             halved = " (n / 2, because of half-length packing)" if self.packing == "half" else ""
             raise ValueError(
                 f"factors must multiply to {points}{halved}; "
-                f"got {'x'.join(map(str, factors))} = {prod(factors)}. monarch.plan({n}, packing={self.packing!r}) chooses factors."
+                f"got {'x'.join(map(str, factors))} = {prod(factors)}. "
+                f"monarch.plan({n}, packing={self.packing!r}) chooses factors."
             )
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "factors", factors)
@@ -128,7 +129,7 @@ class Plan:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Row-major strides of ``x[n1, ..., np]`` in points: ``strides[i]`` is the product of later factors."""
+        """Row-major strides of ``x[n1, ..., np]`` in points: ``strides[i]`` is the product of later ones."""
         return tuple(prod(self.factors[i + 1 :]) for i in range(self.order))
 
     @property
@@ -195,7 +196,7 @@ class Plan:
         return (14 if self.packing == "half" else 6) * self.points
 
     def convolution_flops(self) -> int:
-        """Return real operations of one transform's convolution: forward, product, inverse; nothing skipped."""
+        """Return real operations of one convolution: forward, product, inverse; nothing skipped."""
         one_way = sum(self.flops(i) + self.twiddle_flops(i) for i in range(self.order))
         return 2 * one_way + self.pointwise_flops()
 
@@ -251,7 +252,7 @@ class Plan:
 def plan(
     n: int,
     *,
-    gpu: object = None,
+    gpu: Any = None,
     order: int | None = None,
     factors: tuple[int, ...] | None = None,
     packing: str = "pair",
