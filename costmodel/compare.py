@@ -1,0 +1,182 @@
+"""Predictions beside measurements: how far off the times are, and what a decision costs.
+
+The error of a time is |predicted - measured| / measured. The *regret* of a decision is the measured time of
+the predicted choice over the measured time of the best choice: 1 means that the best one was chosen. A
+decision is judged only on cases where at least two of its choices were measured, and only among those.
+
+Decisions of the convolution: ``order`` (the best measured plan of each order competes) and ``tile`` (factor
+lists of one order compete). ``ours`` is the plan that the kernels choose by themselves; it is named in the
+row's note (``plan=32x32``) or, without one, taken from monarch.plan; ``ours:32x16`` is that plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from costmodel import counts as counting
+from costmodel import measurements, timing
+from costmodel.gpus import GPU, load
+from costmodel.measurements import Row
+from monarch import Plan, format_factors, parse_factors
+from monarch import plan as default_plan
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One measured row of ours with its plan and its predicted time."""
+
+    row: Row
+    plan: Plan
+    predicted_us: float
+    low_us: float
+    high_us: float
+    bound: str
+
+    @property
+    def relative_error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted_us / self.row.median_us - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the predicted interval."""
+        return self.low_us <= self.row.median_us <= self.high_us
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision in one case: the predicted choice, the best measured one, and the regret."""
+
+    kind: str
+    case: str
+    dtype: str
+    chosen: str
+    best: str
+    regret: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All pairs and decisions of one operation on one GPU."""
+
+    op: str
+    gpu: GPU
+    pairs: tuple[Pair, ...]
+    decisions: tuple[Decision, ...]
+    skipped: int = 0
+
+    def summary(self) -> dict[str, Any]:
+        """The JSON form of the contract; figures are null where there is no case."""
+        errors = [abs(p.relative_error) for p in self.pairs]
+        out: dict[str, Any] = {
+            "cases": len(self.pairs),
+            "median_abs_rel_error": median(errors) if errors else None,
+            "p90_abs_rel_error": percentile(errors, 90) if errors else None,
+            "inside_interval": sum(p.inside for p in self.pairs) / len(self.pairs) if self.pairs else None,
+            "skipped": self.skipped,
+            "decisions": {},
+        }
+        for kind in ("order", "splits", "tile", "thresholds"):
+            regrets = [d.regret for d in self.decisions if d.kind == kind]
+            out["decisions"][kind] = {
+                "cases": len(regrets),
+                "regret_p95": percentile(regrets, 95) if regrets else None,
+            }
+        return out
+
+    def worst_regret_p95(self) -> float | None:
+        """The largest regret_p95 over the decisions that have cases."""
+        figures = [
+            d["regret_p95"] for d in self.summary()["decisions"].values() if d["regret_p95"] is not None
+        ]
+        return max(figures, default=None)
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """The q-th percentile (0..100), linear between neighbours."""
+    if not values:
+        raise ValueError("values: got none; accepted: at least one number")
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * q / 100
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def plan_of(row: Row) -> Plan | None:
+    """The plan that a row of ours was measured with; None when its variant is not a plan."""
+    case = row.case_values
+    n, length = int(case["N"]), int(case["L"])
+    text = row.provider_variant
+    note = re.search(r"\bplan=([0-9x]+)", row.note)
+    if not text and note:
+        text = note.group(1)
+    limit = None if length == n else length
+    if not text:
+        return default_plan(n, signal=limit, wanted=limit)
+    if not re.fullmatch(r"\d+(x\d+)*", text):
+        return None
+    return Plan(n=n, factors=parse_factors(text), signal=limit, wanted=limit)
+
+
+def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
+    """Predict the time of ``row``'s case with the plan that it was measured with."""
+    case = row.case_values
+    work = counting.for_plan(
+        plan,
+        int(case["B"]),
+        int(case["H"]),
+        dtype=row.dtype,
+        variant=str(case["variant"]),
+        capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
+    )
+    known = timing.inputs_of(gpu)
+    time, low, high = timing.time_with_interval(work, gpu, known)
+    return Pair(row, plan, time * 1e6, low * 1e6, high * 1e6, timing.bound(timing.terms(work, gpu, known)))
+
+
+def decide(pairs: Sequence[Pair]) -> list[Decision]:
+    """Judge the order and the factor list of every case that was measured with more than one."""
+    out = []
+    cases: dict[tuple[str, str], list[Pair]] = {}
+    for p in pairs:
+        cases.setdefault((p.row.case, p.row.dtype), []).append(p)
+    for (case, dtype), members in cases.items():
+        by_order: dict[int, list[Pair]] = {}
+        for p in members:
+            by_order.setdefault(p.plan.order, []).append(p)
+        if len(by_order) > 1:
+            chosen = min(members, key=lambda p: p.predicted_us).plan.order
+            measured = {order: min(p.row.median_us for p in group) for order, group in by_order.items()}
+            best = min(measured, key=lambda order: measured[order])
+            out.append(
+                Decision("order", case, dtype, str(chosen), str(best), measured[chosen] / measured[best])
+            )
+        for group in by_order.values():
+            if len({p.plan.factors for p in group}) < 2:
+                continue
+            choice = min(group, key=lambda p: p.predicted_us)
+            top = min(group, key=lambda p: p.row.median_us)
+            regret = choice.row.median_us / top.row.median_us
+            names = (format_factors(choice.plan.factors), format_factors(top.plan.factors))
+            out.append(Decision("tile", case, dtype, *names, regret))
+    return out
+
+
+def compare(gpu: str | GPU, *, op: str = "fftconv", folder: Path | None = None) -> Comparison:
+    """Predictions beside every measured row of ours for one operation on one GPU."""
+    chosen = load(gpu)
+    rows = [row for row in measurements.read(chosen.slug, op=op, folder=folder) if row.ours]
+    pairs, skipped = [], 0
+    for row in rows:
+        plan = plan_of(row) if row.case_values["variant"] in counting.VARIANTS else None
+        if plan is None or row.dtype not in counting.ITEM_BYTES:
+            skipped += 1
+            continue
+        pairs.append(pair(row, plan, chosen))
+    return Comparison(op, chosen, tuple(pairs), tuple(decide(pairs)), skipped)

@@ -1,0 +1,207 @@
+"""What a fused convolution does: bytes per memory level, flops per pipe, launches, blocks, barriers.
+
+`analytic` counts any plan under one idea of a kernel, so that plans that nobody has written yet can be
+compared:
+
+* fp16/bf16 input is read once and the output written once; the filter's spectrum is read once per channel;
+* each stage is a complex product with the N_i x N_i DFT matrix: 8 P N_i real flops forward and as many
+  inverse, for the P points of one transform (which carries two real sequences when packing is "pair"). The
+  tensor core works on 16 x 16 tiles: a factor that is not a multiple of 16 is padded in rows and in the
+  contraction, which multiplies its work by (ceil16(N_i) / N_i)^2;
+* where axis 1 is partly zero (signal < n) or partly unwanted, its dead 16-row tiles are skipped;
+* twiddles and the filter are complex multiplies in half precision: 6 flops a point, 2(p-1)+1 times;
+* the last two stages chain in registers while their product is at most 1024 (each factor at most 32); every
+  other boundary goes through shared memory (4 bytes a point written and read, forward and inverse) and
+  costs a barrier;
+* DFT matrices of factors over 16 are read from shared memory once per 32 columns;
+* a transform that does not fit in a block's shared memory makes one extra trip through device memory per
+  outer stage and direction (4 bytes a point written and read), in a launch of its own.
+
+Where this project has a kernel for a plan, `for_plan` prefers that kernel's exact counts, which are tested
+against the counters of its CPU body (costmodel.kernel_counts).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import ceil, prod
+from typing import Any, Protocol
+
+from monarch import Plan
+
+ITEM_BYTES = {"fp16": 2, "bf16": 2}
+COMPLEX_HALF_BYTES = 4
+GATED = ("gated", "causal-gated")
+VARIANTS = ("plain", "causal", "gated", "causal-gated")
+TILE = 16
+WARP_POINTS = 1024
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Work of one call, all launches together, unless a name says otherwise."""
+
+    device_read_bytes: float
+    device_write_bytes: float
+    mma_flops: float
+    half_flops: float
+    fp32_flops: float
+    shared_bytes: float
+    transforms: int
+    launches: int
+    blocks: int
+    threads_per_block: int
+    shared_bytes_per_block: int
+    registers_per_thread: int
+    barriers_per_transform: float
+    l2_bytes: float = 0.0
+    exact: bool = False
+    source: str = "analytic"
+
+    @property
+    def device_bytes(self) -> float:
+        """Bytes that cross device memory, read plus written."""
+        return self.device_read_bytes + self.device_write_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        return asdict(self)
+
+
+class KernelCounts(Protocol):
+    """The exact counts of this project's kernel for a plan, or None where it has no such kernel."""
+
+    def __call__(self, plan: Plan, batch: int, channels: int, *, dtype: str, variant: str) -> Counts | None:
+        """Counts of one call on input [batch, channels, plan.signal]."""
+        ...
+
+
+_registry: list[KernelCounts] = []
+
+
+def register(source: KernelCounts) -> KernelCounts:
+    """Add a source of exact counts; later ones are asked first. Usable as a decorator."""
+    if source not in _registry:
+        _registry.insert(0, source)
+    return source
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> Callable[..., Counts | None] | None:
+    if importlib.util.find_spec("costmodel.kernel_counts") is None:
+        return None
+    module = importlib.import_module("costmodel.kernel_counts")
+    found: Callable[..., Counts | None] = module.kernel_counts
+    return found
+
+
+def for_plan(
+    plan: Plan,
+    batch: int,
+    channels: int,
+    *,
+    dtype: str = "fp16",
+    variant: str = "plain",
+    capacity_bytes: float,
+) -> Counts:
+    """Exact counts where a kernel exists for the plan, else `analytic`."""
+    shipped = _shipped()
+    for source in (*_registry, *([shipped] if shipped else [])):
+        exact = source(plan, batch, channels, dtype=dtype, variant=variant)
+        if exact is not None:
+            return exact
+    return analytic(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
+
+
+def bytes_minimum(length: int, wanted: int, batch: int, channels: int, *, dtype: str, variant: str) -> int:
+    """Bytes that must cross device memory once: the input, the output, and the gates if there are any."""
+    gates = wanted + length if variant in GATED else 0
+    return batch * channels * (length + wanted + gates) * ITEM_BYTES[dtype]
+
+
+def padded_work(factor: int, tile: int = TILE) -> float:
+    """The N_i of the tensor core's work: N_i for multiples of 16, else ceil16(N_i)^2 / N_i."""
+    full = ceil(factor / tile) * tile
+    return full * full / factor
+
+
+def outer_stages(factors: tuple[int, ...], capacity_bytes: float) -> int:
+    """How many leading stages work on sequences that do not fit in one block's shared memory."""
+    for stage in range(len(factors)):
+        rest = factors[stage:]
+        matrices = sum(COMPLEX_HALF_BYTES * n * n for n in set(rest) if n > TILE)
+        if COMPLEX_HALF_BYTES * prod(rest) + matrices <= capacity_bytes:
+            return stage
+    return len(factors)
+
+
+def _exchanges(inner: tuple[int, ...]) -> int:
+    """Stage boundaries (one direction) of the on-chip part that go through shared memory."""
+    boundaries = max(0, len(inner) - 1)
+    chained = boundaries and max(inner[-2:]) <= 32 and prod(inner[-2:]) <= WARP_POINTS
+    return boundaries - 1 if chained else boundaries
+
+
+def analytic(
+    plan: Plan,
+    batch: int,
+    channels: int,
+    *,
+    dtype: str = "fp16",
+    variant: str = "plain",
+    capacity_bytes: float,
+) -> Counts:
+    """Counts of ``plan`` under the kernel idea in this module's text, on input [B, H, plan.signal]."""
+    points, factors, order = plan.points, plan.factors, plan.order
+    length = plan.n if plan.signal is None else plan.signal
+    wanted = plan.n if plan.wanted is None else plan.wanted
+    transforms = ceil(batch / plan.sequences_per_transform) * channels
+    outer = outer_stages(factors, capacity_bytes)
+    inner = factors[outer:]
+    inner_points = prod(inner)
+
+    tiles = ceil(factors[0] / TILE)
+    live = (plan.live_input_tiles() + plan.live_output_tiles()) / (2 * tiles)
+    work = sum(padded_work(f) for f in factors[1:]) + padded_work(factors[0]) * live
+    mma = 2 * 8 * points * work
+    multiplies = 2 * (order - 1) + 1
+    half = 6 * points * multiplies
+    convert = 2 * points * 2 * order
+    if plan.packing == "half":  # even and odd samples are told apart and joined again around the filter
+        half += 20 * points
+    if variant in GATED:
+        half += plan.sequences_per_transform * (length + wanted)
+
+    exchanges = _exchanges(inner)
+    matrices = sum(points * f / 8 * 2 for f in inner if f > TILE)
+    staged = 2 * COMPLEX_HALF_BYTES * points
+    shared = 2 * exchanges * 2 * COMPLEX_HALF_BYTES * points + matrices + staged
+    if plan.packing == "half":
+        shared += 2 * COMPLEX_HALF_BYTES * points
+
+    warps = min(16, max(1, inner_points // 512)) if inner_points > WARP_POINTS else 1
+    per_block = 1 if warps > 1 else 4
+    block_bytes = COMPLEX_HALF_BYTES * inner_points * per_block * (2 if inner_points <= 8192 else 1)
+    block_bytes += sum(COMPLEX_HALF_BYTES * f * f for f in set(inner) if f > TILE)
+    trips = 2 * outer * transforms * COMPLEX_HALF_BYTES * points
+    parts = 2 if plan.packing == "complex" else 1  # numbers in one sample
+    minimum = parts * bytes_minimum(length, wanted, batch, channels, dtype=dtype, variant=variant)
+    written = parts * batch * channels * wanted * ITEM_BYTES[dtype]
+    return Counts(
+        device_read_bytes=minimum - written + channels * COMPLEX_HALF_BYTES * points + trips,
+        device_write_bytes=written + trips,
+        mma_flops=transforms * mma,
+        half_flops=transforms * half,
+        fp32_flops=transforms * convert,
+        shared_bytes=transforms * shared,
+        transforms=transforms,
+        launches=2 * outer + 1,
+        blocks=ceil(transforms * (points // inner_points) / per_block),
+        threads_per_block=32 * warps * per_block,
+        shared_bytes_per_block=min(block_bytes, int(capacity_bytes)),
+        registers_per_thread=168 if warps <= 8 else 128,
+        barriers_per_transform=2.0 * exchanges * (points // inner_points) if warps > 1 else 0.0,
+    )

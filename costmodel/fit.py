@@ -1,0 +1,208 @@
+"""Fit the factors of the time model to measurements: ``python -m costmodel.fit --gpu h200-sxm``.
+
+Least squares in log time over the rows of this project's kernels, by Gauss-Newton with a numerical
+Jacobian. Each factor is also pulled towards the value in the GPU file, with that file's uncertainty, so
+that a factor the measurements say nothing about stays where it is:
+
+    minimise  sum_cases (log t_model - log t_measured)^2 / s^2 + sum_factors (log f / f0)^2 / u_f^2
+
+s = 3 %, the spread between two careful measurements. The error of the fitted model is reported *leave one
+out*: each transform length is predicted by factors fitted without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+
+from costmodel import counts as counting
+from costmodel import measurements, timing
+from costmodel.compare import percentile, plan_of
+from costmodel.counts import Counts
+from costmodel.gpus import GPU, MODEL_RANGES, load
+
+FITTED = (
+    "overlap_exponent",
+    "synchronise_us",
+    "launch_us",
+    "memory_fraction",
+    "tensor_fraction",
+    "shared_fraction",
+)
+NOISE = 0.03
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured case: its work, its time in seconds, and the group it is left out with."""
+
+    counts: Counts
+    time_s: float
+    group: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fitted factors, their relative uncertainties, and the errors of the model with them."""
+
+    factors: dict[str, float]
+    uncertainties: dict[str, float]
+    errors: tuple[float, ...]
+    left_out: tuple[float, ...]
+
+    def report(self) -> str:
+        """A few plain lines."""
+        lines = [
+            f"{key:<18} {self.factors[key]:.4g} +- {self.uncertainties[key]:.1%}" for key in self.factors
+        ]
+        for name, errors in (("fitted", self.errors), ("left out", self.left_out)):
+            if errors:
+                lines.append(
+                    f"{name:<18} median {percentile(errors, 50):.1%}, p90 {percentile(errors, 90):.1%} "
+                    f"absolute error over {len(errors)} cases"
+                )
+        return "\n".join(lines)
+
+
+def points_of(gpu: GPU, *, folder: Path | None = None) -> list[Point]:
+    """The rows of ours on this GPU as points; groups are transform lengths."""
+    out = []
+    for row in measurements.read(gpu.slug, op="fftconv", folder=folder):
+        case = row.case_values
+        if not row.ours or case["variant"] not in counting.VARIANTS or row.dtype not in counting.ITEM_BYTES:
+            continue
+        plan = plan_of(row)
+        if plan is None:
+            continue
+        work = counting.for_plan(
+            plan,
+            int(case["B"]),
+            int(case["H"]),
+            dtype=row.dtype,
+            variant=str(case["variant"]),
+            capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
+        )
+        out.append(Point(work, row.median_us * 1e-6, int(case["N"])))
+    return out
+
+
+def fit(gpu: GPU, points: Sequence[Point], *, prior: dict[str, float] | None = None) -> Fit:
+    """Fit to ``points``; ``prior`` overrides the relative uncertainties that pull factors to the file's.
+
+    Raises:
+        ValueError: there is no point to fit to.
+    """
+    if not points:
+        raise ValueError(f"points: got none; measure first: python -m costmodel measure (on the {gpu.slug})")
+    base = timing.inputs_of(gpu)
+    pull = {key: base[key].relative_uncertainty for key in FITTED} | (prior or {})
+    pull = {key: max(value, 1e-3) for key, value in pull.items()}
+    solution, covariance = _solve(gpu, base, points, pull)
+    inputs = _moved(base, solution)
+    groups = sorted({p.group for p in points})
+    left_out = []
+    for group in groups if len(groups) > 1 else []:
+        others, _ = _solve(gpu, base, [p for p in points if p.group != group], pull)
+        left_out += [abs(_error(gpu, _moved(base, others), p)) for p in points if p.group == group]
+    return Fit(
+        factors={key: inputs[key].value for key in FITTED},
+        uncertainties={key: float(np.sqrt(covariance[i, i])) for i, key in enumerate(FITTED)},
+        errors=tuple(abs(_error(gpu, inputs, p)) for p in points),
+        left_out=tuple(left_out),
+    )
+
+
+def _error(gpu: GPU, inputs: timing.Inputs, point: Point) -> float:
+    return timing.seconds(point.counts, gpu, inputs) / point.time_s - 1
+
+
+def _moved(base: timing.Inputs, logs: np.ndarray) -> timing.Inputs:
+    moved = dict(base)
+    for key, step in zip(FITTED, logs, strict=True):
+        low, high = MODEL_RANGES[key]
+        moved[key] = replace(base[key], value=min(max(base[key].value * exp(step), low), high))
+    return moved
+
+
+def _solve(
+    gpu: GPU, base: timing.Inputs, points: Sequence[Point], pull: dict[str, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    weights = np.array([1 / pull[key] for key in FITTED])
+
+    def residuals(logs: np.ndarray) -> np.ndarray:
+        inputs = _moved(base, logs)
+        data = [log(timing.seconds(p.counts, gpu, inputs) / p.time_s) / NOISE for p in points]
+        return np.array([*data, *(logs * weights)])
+
+    x = np.zeros(len(FITTED))
+    for _ in range(60):
+        r = residuals(x)
+        jacobian = _jacobian(residuals, x)
+        step = -np.linalg.lstsq(jacobian, r, rcond=None)[0]
+        scale = 1.0
+        while scale > 1e-4 and np.sum(residuals(x + scale * step) ** 2) > np.sum(r**2):
+            scale /= 2
+        x = x + scale * step
+        if np.max(np.abs(scale * step)) < 1e-6:
+            break
+    jacobian = _jacobian(residuals, x)
+    return x, np.linalg.inv(jacobian.T @ jacobian)
+
+
+def _jacobian(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, h: float = 1e-4) -> np.ndarray:
+    columns = [(function(x + h * e) - function(x - h * e)) / (2 * h) for e in np.eye(len(x))]
+    return np.stack(columns, axis=1)
+
+
+def updated_text(text: str, result: Fit, *, source: str, day: str) -> str:
+    """The text of a GPU file with the fitted factors put in; comments and everything else stay."""
+    changes = {key: (result.factors[key], result.uncertainties[key]) for key in result.factors}
+    if result.left_out:
+        rms = float(np.sqrt(np.mean(np.square(result.left_out))))
+        changes["model_error"] = (rms, 0.0)
+    for key, (value, uncertainty) in changes.items():
+        pattern = rf"(\[model\.{key}\]\n)(?:(?!\n\n|\n\[).)*"
+        body = f"value = {value:.4g}\nrelative_uncertainty = {min(uncertainty, 1.0):.3g}\n"
+        body += f'source = "{source}"\ndate = "{day}"'
+        text, found = re.subn(pattern, lambda m, body=body: m.group(1) + body, text, flags=re.DOTALL)  # type: ignore[misc]
+        if found != 1:
+            raise ValueError(f"the GPU file has no [model.{key}] to update")
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit, report, and with ``--write`` put the factors into the GPU file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m costmodel.fit", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--gpu", required=True, help="slug of a GPU with measurements")
+    parser.add_argument("--write", action="store_true", help="update the [model] section of its file")
+    options = parser.parse_args(argv)
+    gpu = load(options.gpu)
+    points = points_of(gpu)
+    if not points:
+        print(f"{gpu.slug}: nothing was measured yet; run: python -m costmodel measure", file=sys.stderr)
+        return 2
+    result = fit(gpu, points)
+    print(result.report())
+    if options.write:
+        path = Path(gpu.path)
+        source = f"fitted to {len(points)} cases of measurements/{gpu.slug}/fftconv.csv"
+        text = updated_text(
+            path.read_text(encoding="utf-8"), result, source=source, day=date.today().isoformat()
+        )
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
