@@ -41,6 +41,8 @@ def roots_of_unity(exponent: ArrayLike, n: int) -> NDArray[np.complex128]:
     folded = 2 * rest > n
     angle = np.where(folded, n - rest, rest) * (np.pi / 2 / n)
     cosine, sine = np.cos(angle), np.sin(angle)
+    diagonal = 2 * rest == n  # an eighth of a turn: both parts are the same number
+    cosine, sine = (np.where(diagonal, np.sqrt(0.5), part) for part in (cosine, sine))
     real, imaginary = np.where(folded, sine, cosine), np.where(folded, cosine, sine)
     root = np.empty(np.shape(angle), dtype=np.complex128)
     # multiply by (-i) ** quarter_turns by moving parts, which is exact
