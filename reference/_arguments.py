@@ -23,8 +23,8 @@ def widen(x: ArrayLike, name: str) -> Widened:
     data = np.asarray(x)
     if np.issubdtype(data.dtype, np.integer):
         wide = data.astype(np.float64)
-        if np.any(np.abs(wide) > 2.0**53):
-            raise TypeError(f"{name} has integers beyond 2**53, which float64 does not hold; convert it.")
+        if np.any(np.abs(wide) >= 2.0**53):
+            raise TypeError(f"{name} has integers of 2**53 or more, which float64 may not hold; convert it.")
         return wide
     if data.dtype in (np.complex64, np.complex128):
         return data.astype(np.complex128)

@@ -48,7 +48,8 @@ def fftconv(
             which is folded), and its ``signal`` and ``wanted`` at least L.
 
     Returns:
-        float64, or complex128 if an input is complex. A NaN or infinity spoils its whole sequence.
+        float64, or complex128 if an input is complex. A NaN or infinity spoils its whole sequence, and with a
+        plan of pairs its partner.
 
     Raises:
         TypeError: a dtype that double precision does not hold, or complex data with a real packing.

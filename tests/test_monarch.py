@@ -236,7 +236,7 @@ def test_every_packing_convolves(plan: monarch.Plan, kind: str, filter_kind: str
     x = signal(kind, (3, 2, plan.n), seed)
     h = signal(filter_kind, (2, plan.n), seed + 1)
     if plan.packing == "complex":
-        x, h = x + 1j * x[::-1], h - 1j * h[::-1]  # type: ignore[assignment]
+        x, h = x + 1j * x[::-1], h - 1j * h[::-1]
     expected = np.fft.ifft(np.fft.fft(x) * np.fft.fft(h))
     got = monarch.circular_convolution(x, h, plan)
     assert np.iscomplexobj(got) == (plan.packing == "complex")

@@ -114,7 +114,7 @@ def test_chosen_order_is_honoured(points: int, order: int) -> None:
 
 
 def test_plan_asks_the_cost_model_about_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {}
+    asked: dict[str, Any] = {}
 
     def best_plan(n: int, **options: Any) -> monarch.Plan:
         asked.update(options, n=n)
