@@ -331,10 +331,10 @@ def _notes(gpu: GPU, minimum: int, best: Candidate) -> list[str]:
     if minimum > gpu.spec["memory_bytes"]:
         notes.append(
             f"input and output are {minimum / 1e9:.0f} GB and the GPU has "
-            f"{gpu.spec['memory_bytes'] / 1e9:.0f}: the time is that of all the parts that fit, one after the other"
+            f"{gpu.spec['memory_bytes'] / 1e9:.0f}: the time is that of parts that fit, one after the other"
         )
     if best.counts is not None and not best.counts.exact:
-        notes.append(f"no kernel of this project computes {best.name} yet: its work is counted analytically")
+        notes.append("the best plan is counted analytically: this project has no kernel for it yet")
     return notes
 
 

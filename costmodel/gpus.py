@@ -179,15 +179,19 @@ def _unknown(text: str) -> str:
     )
 
 
-def _local_gpu() -> GPU:
+def local_device_name() -> str | None:
+    """The exact name of this machine's GPU; None without one (the CPU body of the kernels would run)."""
     try:
-        from kernels_numba import device
-
-        here = device()
-        name = str(here.name) if here.is_gpu else ""
+        import kernels_numba
     except ImportError:
-        name = ""
-    if not name:
+        return None
+    here = kernels_numba.device()
+    return str(here.name) if here.is_gpu else None
+
+
+def _local_gpu() -> GPU:
+    name = local_device_name()
+    if name is None:
         raise NoGPUError(
             "--gpu auto: no GPU here (the CPU body of the kernels would run). "
             f"Name one instead: --gpu {' or --gpu '.join(slugs())}"

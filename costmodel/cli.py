@@ -1,0 +1,282 @@
+"""The command line: ``python -m costmodel`` or ``costmodel``.
+
+Data on stdout, notes on stderr. Exit codes: 0 done, 1 a comparison failed its limit, 2 usage, 3 unknown
+GPU, 4 no GPU here. Everything heavy (sympy, matplotlib, rich, the kernels) is imported by the command that
+needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from costmodel import render, units
+from costmodel.errors import NoGPUError, UnknownGPUError
+
+EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
+
+_ABOUT = """\
+How long an FFT convolution takes on a GPU, which decomposition of its transform is best, by how much, and
+how far to trust the answer.
+
+  costmodel predict fftconv --gpu h200-sxm -B 64 -H 768 -N 1024      one case, every candidate plan
+  costmodel predict fftconv --gpu h100-sxm -N 256:4M:x2              a sweep: the best plan of each length
+  costmodel predict fftconv --gpu a100-sxm-40gb -N 4K --explain      where the time goes, with numbers
+  costmodel compare --gpu h200-sxm                                   predictions beside measurements
+"""
+_EXITS = "Exit codes: 0 done, 1 a comparison failed its limit, 2 usage, 3 unknown GPU, 4 no GPU here."
+_GPU_HELP = (
+    "slug of a GPU (see `costmodel gpus`), auto for the GPU of this machine, or the path of a .toml file"
+)
+_PREDICT = """\
+Time every sensible plan (order 2, 3 and 4; factor lists that are multiples of 16) and put the best first.
+
+N, B and H take lists and sweeps: 1024 | 4K | 256,1K,4K | 256:4M:x2 | 1K:8K:+1K  (K = 2^10, M = 2^20).
+The interval is one standard deviation of what went in: measured rates, data-sheet values, the model's
+own error.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="costmodel", description=_ABOUT, epilog=_EXITS, formatter_class=raw)
+    top.add_argument("--version", action="version", version=f"monarch-numba {render.version()}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    p = commands.add_parser(
+        "predict",
+        help="predict times and the best plan",
+        description=_PREDICT,
+        epilog=_EXITS,
+        formatter_class=raw,
+    )
+    p.add_argument("op", choices=("fftconv",), help="operation")
+    p.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
+    shape = p.add_argument_group("shape: u [B, H, L], one filter per channel, transform length N")
+    shape.add_argument("-N", default=[1024], type=_sizes, metavar="N", help="transform length(s) (1024)")
+    shape.add_argument("-B", default=[64], type=_sizes, metavar="B", help="batch: sequences per filter (64)")
+    shape.add_argument("-H", default=[768], type=_sizes, metavar="H", help="channels: filters (768)")
+    shape.add_argument("-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants)")
+    shape.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"), help="stored type (fp16)")
+    shape.add_argument(
+        "--variant",
+        default="plain",
+        choices=("plain", "causal", "gated", "causal-gated"),
+        help="gated: y = v * ((u * w) conv k) (plain)",
+    )
+    how = p.add_argument_group("plan and model")
+    how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")
+    how.add_argument(
+        "--packing",
+        default="auto",
+        choices=("auto", "pair", "half", "any", "complex"),
+        help="pair: two sequences a transform; half: one as N/2 points; "
+        "auto: pair, and half too where a pair does not fit on chip (auto)",
+    )
+    how.add_argument(
+        "--model", default="measured", choices=("measured", "paper"), help="paper: Equation 2 of FlashFFTConv"
+    )
+    _format(p)
+    p.add_argument("--plot", metavar="FILE", help="also draw it (.svg, .png or .pdf)")
+    p.add_argument(
+        "--explain", action="store_true", help="also show the formula with numbers put in, term by term"
+    )
+
+    g = commands.add_parser(
+        "gpus", help="the GPUs that are known", description="List GPU files, or print one."
+    )
+    g.add_argument("--show", metavar="SLUG", help="print this GPU's file: redirect it to make your own")
+    _format(g)
+
+    m = commands.add_parser(
+        "measure",
+        help="time the kernels on this machine's GPU",
+        description="Time this project's kernels, and what else is installed, on this GPU; check every "
+        "result; write costmodel/measurements. Exit code 4 without a GPU.",
+    )
+    m.add_argument("--op", default="fftconv", choices=("fftconv",), help="operation (fftconv)")
+    m.add_argument("--quick", action="store_true", help="fewer samples and cases")
+
+    r = commands.add_parser(
+        "measurements", help="print what was measured", description="Print measured rows."
+    )
+    r.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
+    r.add_argument("--op", choices=("fftconv",), help="operation (all)")
+    _format(r)
+
+    c = commands.add_parser(
+        "compare",
+        help="predictions beside measurements",
+        description="Set the predicted time of every measured case beside it, and judge decisions by "
+        "their regret: the time of the predicted choice over that of the best measured one (1 is perfect).",
+        epilog=_EXITS,
+    )
+    c.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
+    c.add_argument(
+        "--max-regret", type=_positive, metavar="X", help="exit 1 when a decision's p95 regret is above X"
+    )
+    _format(c)
+
+    d = commands.add_parser(
+        "demo",
+        help="the whole path on one page",
+        description="Predict the best plan for N = 256 .. 4M on H200, H100 and A100, set it beside "
+        "measurements, draw it. With a GPU here, its kernels are timed now.",
+    )
+    d.add_argument("--out", default="build/demo", metavar="FOLDER", help="where the pictures go (build/demo)")
+    return top
+
+
+def _format(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--format", default="table", choices=render.FORMATS, help="table, json, csv or md (table)")
+
+
+def _argument(convert: Any) -> Any:
+    def read(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _at_least_one(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < float("inf"):
+        raise ValueError(f"{text!r}: a regret is a ratio of at least 1")
+    return value
+
+
+_size, _sizes, _positive = _argument(units.size), _argument(units.sizes), _argument(_at_least_one)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code (argparse itself exits with 2 on a usage error)."""
+    options = parser().parse_args(argv)
+    try:
+        code = _COMMANDS[options.command](options)
+        sys.stdout.flush()
+        return code
+    except UnknownGPUError as error:
+        print(f"costmodel: {error}", file=sys.stderr)
+        return EXIT_UNKNOWN_GPU
+    except NoGPUError as error:
+        print(f"costmodel: {error}", file=sys.stderr)
+        return EXIT_NO_GPU
+    except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # `costmodel ... | head`: nobody reads any more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        print(f"costmodel: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from costmodel import fftconv, tables
+    from costmodel.gpus import load
+
+    gpu = load(options.gpu)
+    forecasts = [
+        fftconv.predict(
+            n,
+            gpu=gpu,
+            batch=b,
+            channels=h,
+            length=options.L,
+            dtype=options.dtype,
+            variant=options.variant,
+            order=options.order,
+            packing=options.packing,
+            model=options.model,
+        )
+        for n, b, h in itertools.product(options.N, options.B, options.H)
+    ]
+    print(tables.forecasts(forecasts, options.format))
+    if options.explain:
+        text = "\n\n".join(fftconv.explain(f) for f in forecasts)
+        print(f"\n{text}" if options.format == "table" else text, file=_side(options.format))
+    for text in dict.fromkeys(note for f in forecasts for note in f.notes):
+        render.note(text)
+    if options.plot:
+        from costmodel import plots
+
+        plots.save(plots.forecast_figure(forecasts), options.plot)
+        render.note(f"drew {options.plot}")
+    return 0
+
+
+def _side(form: str) -> Any:
+    """Where an explanation goes: beside a table, but never into a document that a program reads."""
+    return sys.stdout if form == "table" else sys.stderr
+
+
+def _gpus(options: argparse.Namespace) -> int:
+    from costmodel import gpus, tables
+
+    if options.show:
+        print(gpus.file_text(options.show), end="")
+    else:
+        print(tables.gpu_list([gpus.load(slug) for slug in gpus.slugs()], options.format))
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from costmodel.measure import main as measure
+
+    return int(measure(op=options.op, quick=options.quick))
+
+
+def _measurements(options: argparse.Namespace) -> int:
+    from costmodel import measurements, tables
+    from costmodel.gpus import load
+
+    gpu = load(options.gpu)
+    rows = measurements.read(gpu.slug, op=options.op)
+    print(tables.measured(rows, gpu, options.format))
+    if not rows:
+        render.note(f"nothing was measured on {gpu.slug} yet; on such a GPU run: python -m costmodel measure")
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from costmodel import tables
+    from costmodel.compare import compare
+
+    found = compare(options.gpu)
+    print(tables.comparison(found, options.format))
+    if found.skipped:
+        render.note(f"{found.skipped} rows have a variant that the model does not predict")
+    if not found.pairs:
+        render.note(f"nothing of ours was measured on {found.gpu.slug} yet, so nothing was compared")
+    if options.max_regret is None:
+        return 0
+    worst = found.worst_regret_p95()
+    if worst is None:
+        render.note("no case has two measured choices, so --max-regret had nothing to judge")
+        return 0
+    if worst > options.max_regret:
+        print(f"costmodel: regret {worst:.3f} is above the limit {options.max_regret:.3f}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from costmodel.demo import main as demo
+
+    return demo(folder=options.out)
+
+
+_COMMANDS = {
+    "predict": _predict,
+    "gpus": _gpus,
+    "measure": _measure,
+    "measurements": _measurements,
+    "compare": _compare,
+    "demo": _demo,
+}

@@ -1,0 +1,267 @@
+"""The demo: predictions for N = 256 .. 4M on three GPUs, beside measurements, as a table and a picture.
+
+``python -m costmodel demo``. With a GPU on this machine the kernels are timed now and those figures are
+used for it; without one, the committed measurements are. Which of the two happened is always said.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodel import compare as comparing
+from costmodel import counts as counting
+from costmodel import fftconv, measurements, tables, units
+from costmodel.compare import Comparison, Pair
+from costmodel.errors import UnknownGPUError
+from costmodel.fftconv import Forecast
+from costmodel.gpus import GPU, by_device_name, load, local_device_name
+from costmodel.measurements import Row
+
+GPUS = ("h200-sxm", "h100-sxm", "a100-sxm-40gb")
+LENGTHS = tuple(2**e for e in range(8, 23))
+BATCH, CHANNELS, DTYPE, VARIANT = 64, 768, "fp16", "plain"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measured rows of one GPU, and how they came about."""
+
+    slug: str
+    rows: tuple[Row, ...]
+    live: bool
+
+    def shown(self, provider: str) -> dict[int, float]:
+        """{N: seconds} of a provider in the demo's cases; the fastest row of each N."""
+        out: dict[int, float] = {}
+        for row in self.rows:
+            case = row.case_values
+            n = int(case["N"])
+            same = (case["B"], case["H"], case["L"], case["variant"]) == (BATCH, CHANNELS, n, VARIANT)
+            if same and row.dtype == DTYPE and row.provider.partition(":")[0] == provider:
+                out[n] = min(out.get(n, float("inf")), row.median_us * 1e-6)
+        return out
+
+
+def evidence(say: Any) -> tuple[list[GPU], dict[str, Evidence]]:
+    """The GPUs to show and what was measured on each: live on this machine's GPU, else from the files."""
+    gpus = [load(slug) for slug in GPUS]
+    found = {g.slug: Evidence(g.slug, tuple(measurements.read(g.slug, op="fftconv")), False) for g in gpus}
+    name = local_device_name()
+    if name is None:
+        say("No GPU on this machine: predictions stand beside the committed measurements.")
+        return gpus, found
+    try:
+        here = by_device_name(name)
+    except UnknownGPUError as error:
+        say(f"This machine has a {name}, which has no GPU file, so nothing is timed here. {error}")
+        return gpus, found
+    say(f"This machine has a {name}: timing its kernels now.")
+    from costmodel.measure import live
+
+    rows = tuple(live(quick=True))
+    if here.slug not in found:
+        gpus.append(here)
+    found[here.slug] = Evidence(here.slug, rows, True)
+    return gpus, found
+
+
+def forecasts(gpus: Sequence[GPU]) -> dict[str, list[Forecast]]:
+    """The demo's predictions by slug, in the order of `LENGTHS`."""
+    return {
+        g.slug: [
+            fftconv.predict(n, gpu=g, batch=BATCH, channels=CHANNELS, dtype=DTYPE, variant=VARIANT)
+            for n in LENGTHS
+        ]
+        for g in gpus
+    }
+
+
+def judge(gpu: GPU, known: Evidence) -> Comparison:
+    """Every measured row of ours on this GPU beside its prediction."""
+    pairs: list[Pair] = []
+    skipped = 0
+    for row in known.rows:
+        if not row.ours:
+            continue
+        plan = comparing.plan_of(row)
+        if plan is None or row.case_values["variant"] not in fftconv.VARIANTS:
+            skipped += 1
+            continue
+        pairs.append(comparing.pair(row, plan, gpu))
+    return Comparison("fftconv", gpu, tuple(pairs), tuple(comparing.decide(pairs)), skipped)
+
+
+def table_rows(found: Sequence[Forecast], known: Evidence, judged: Comparison) -> list[list[str]]:
+    """One row per length: N, plan, predicted time, interval, over floor, margin, measured, error, regret."""
+    ours = {(int(p.row.case_values["N"]), p.plan.factors): p for p in judged.pairs if _is_demo_case(p.row)}
+    regrets: dict[int, float] = {}
+    for d in judged.decisions:
+        case = measurements.parse_case("fftconv", d.case)
+        if _is_demo(case, d.dtype):
+            n = int(case["N"])
+            regrets[n] = max(regrets.get(n, 1.0), d.regret)
+    measured = known.shown("ours")
+    out = []
+    for f in found:
+        n, best = f.inputs["N"], f.best
+        pair = ours.get((n, best.plan.factors)) or next((p for (m, _), p in ours.items() if m == n), None)
+        out.append(
+            [
+                units.short(n) + ("*" if too_large(f) else ""),
+                best.name,
+                str(best.plan.order),
+                tables.us(best.time_s),
+                f"{tables.us(best.time_low_s)} .. {tables.us(best.time_high_s)}",
+                f"{best.time_s / f.floor_s:.2f}",
+                best.bound,
+                f"{best.margin:.0%}" + (" tie" if f.tie else ""),
+                tables.us(measured[n]) if n in measured else "-",
+                f"{pair.relative_error:+.0%}" if pair else "-",
+                f"{regrets[n]:.2f}" if n in regrets else "-",
+            ]
+        )
+    return out
+
+
+def too_large(f: Forecast) -> bool:
+    """Whether input and output do not fit in the GPU's memory at once."""
+    i = f.inputs
+    minimum = counting.bytes_minimum(
+        i["L"], i["wanted"], i["B"], i["H"], dtype=i["dtype"], variant=i["variant"]
+    )
+    return minimum > f.gpu.spec["memory_bytes"]
+
+
+def footnotes(by_gpu: dict[str, list[Forecast]]) -> list[str]:
+    """What a reader of the tables must know: what does not fit, and which counts are exact."""
+    found = [f for forecasts_of_one in by_gpu.values() for f in forecasts_of_one]
+    out = []
+    if any(too_large(f) for f in found):
+        out.append("* more than the GPU's memory: the time is that of parts that fit, one after the other.")
+    exact = sorted({f.inputs["N"] for f in found if f.best.counts and f.best.counts.exact})
+    if exact:
+        lengths = ", ".join(units.short(n) for n in exact)
+        out.append(
+            f"Best plans at N = {lengths} have a kernel here and exact counts; "
+            "the others are counted analytically."
+        )
+    else:
+        out.append("No best plan has a kernel here yet: the work of all of them is counted analytically.")
+    return out
+
+
+def _is_demo_case(row: Row) -> bool:
+    return _is_demo(row.case_values, row.dtype)
+
+
+def _is_demo(case: dict[str, int | str], dtype: str) -> bool:
+    wanted = (BATCH, CHANNELS, case["N"], VARIANT, DTYPE)
+    return (case["B"], case["H"], case["L"], case["variant"], dtype) == wanted
+
+
+HEADER = (
+    *("N", "best plan", "p", "predicted", "interval", "x floor", "bound by", "margin"),
+    *("measured", "error", "regret"),
+)
+
+
+def show(console: Any, gpu: GPU, rows: Sequence[Sequence[str]], known: Evidence) -> None:
+    """Print one GPU's table with rich."""
+    from rich import box
+    from rich.table import Table
+
+    if known.rows:
+        origin = "measured here and now" if known.live else f"measured {max(r.date for r in known.rows)}"
+    else:
+        origin = "no kernel was measured on it"
+    rates = "rates from its data sheet only" if gpu.data_sheet_only else "rates measured"
+    table = Table(
+        title=f"{gpu.device_names[0]} ({gpu.slug}): {rates}; {origin}",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    right = ("N", "p", "predicted", "x floor", "margin", "measured", "error", "regret")
+    for name in HEADER:
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    for row in rows:
+        style = "bold" if row[8] != "-" else ""
+        table.add_row(*row, style=style)
+    console.print(table)
+
+
+def conclusion(by_gpu: dict[str, list[Forecast]], judged: Sequence[Comparison]) -> str:
+    """One plain sentence: where the order changes on the first GPU, and how far to trust that."""
+    slug, found = next(iter(by_gpu.items()))
+    runs: list[tuple[int, int, int]] = []
+    for f in found:
+        n, order = f.inputs["N"], f.best.plan.order
+        if runs and runs[-1][0] == order:
+            runs[-1] = (order, runs[-1][1], n)
+        else:
+            runs.append((order, n, n))
+    parts = [
+        f"order {order} "
+        + (f"at {units.short(a)}" if a == b else f"from {units.short(a)} to {units.short(b)}")
+        for order, a, b in runs
+    ]
+    text = f"On the {slug} take {', '.join(parts)}"
+    errors = [abs(p.relative_error) for c in judged for p in c.pairs]
+    if not errors:
+        return f"{text}; no kernel of ours was measured yet, so trust this as far as the intervals say."
+    worst = comparing.percentile(errors, 90)
+    text += f"; over {len(errors)} measured cases the predicted times are off by {worst:.0%} or less in nine of ten"
+    regrets = [d.regret for c in judged for d in c.decisions]
+    if regrets:
+        text += f", and the worst choice between measured plans cost {max(regrets) - 1:.0%}"
+    return text + "."
+
+
+def main(*, folder: str | Path = "build/demo") -> int:
+    """Run the demo; pictures go to ``folder``."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 150, highlight=False)
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False)
+
+    say(f"FFT convolution, B={BATCH}, H={CHANNELS}, {DTYPE}: predicted GPU time of the best plan.")
+    say("x floor: predicted over the time that input and output need to cross device memory once.")
+    say("margin: how much slower the best plan of another order is; tie: less than the interval.")
+    say("error: predicted over measured time. regret: time of the chosen plan over the best measured one.")
+    gpus, known = evidence(say)
+    console.print()
+    by_gpu = forecasts(gpus)
+    judged = [judge(g, known[g.slug]) for g in gpus]
+    for gpu, comparison in zip(gpus, judged, strict=True):
+        found = by_gpu[gpu.slug]
+        show(console, gpu, table_rows(found, known[gpu.slug], comparison), known[gpu.slug])
+        if comparison.pairs:
+            say(tables.verdict(comparison) + "\n")
+    for text in footnotes(by_gpu):
+        say(text)
+    _draw(by_gpu, known, Path(folder), say)
+    say(conclusion(by_gpu, judged))
+    return 0
+
+
+def _draw(by_gpu: dict[str, list[Forecast]], known: dict[str, Evidence], folder: Path, say: Any) -> None:
+    from costmodel import plots
+
+    measured = {slug: e.shown("ours") for slug, e in known.items()}
+    peers = {
+        slug: {name: times for name in ("torch",) if (times := e.shown(name))} for slug, e in known.items()
+    }
+    try:
+        figure = plots.demo_figure(list(by_gpu.values()), measured=measured, peers=peers)
+    except ValueError as error:
+        say(f"No picture: {error}")
+        return
+    written = [plots.save(figure, folder / f"fftconv.{ending}") for ending in ("svg", "png")]
+    say("Picture: " + " and ".join(str(path) for path in written))
