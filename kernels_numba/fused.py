@@ -1,0 +1,467 @@
+"""The fused order-2 convolution: one warp carries two real sequences through the whole Monarch transform.
+
+Two real sequences that share a filter are one complex sequence z = u1 + i u2, and the real and imaginary part of
+its convolution are the two answers. With N = N1 N2 and z as a matrix [n1, n2] (row-major), one warp does
+
+    1. Z[k1, n2]  = sum_n1 F1[k1, n1] z[n1, n2]        contract rows, then multiply by the twiddle w^(k1 n2)
+    2. Z[k1, k2]  = sum_n2 Z[k1, n2] F2[n2, k2]        contract columns, then multiply by the filter's spectrum
+    3. Y[k1, n2]  = sum_k2 Z[k1, k2] conj F2[k2, n2]   contract columns, then multiply by the inverse twiddle
+    4. y[n1, n2]  = sum_k1 conj F1[n1, k1] Y[k1, n2]   contract rows
+
+in registers: nothing but the input, the output and the filter's spectrum touches device memory (the decomposition
+of Fu et al., "FlashFFTConv", arXiv 2311.05908, section 3).
+
+Two things make it cheap (docs/kernels.md has the derivation):
+
+*Half the products.* A DFT factor is used as a real matrix [cosines; sines] applied to the real and the imaginary
+part: outputs q and its mirror differ only in one sign, so four products of half the height replace four of the
+full height. In stages 2 to 4 the outputs are numbered q + 1/2 (mirror n - 1 - q, so every output has one); the
+half step is a phase that disappears into the constants multiplied just before. Stage 1 has no such constants, so
+its outputs 0 and n/2, their own mirrors, are selected apart.
+
+*Permutations are constants.* The contraction index may run in any order if the constant operand follows, so
+lanes load and store what is contiguous, and every other order is absorbed in the constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.tile import layout
+from monarch import Plan
+
+SUPPORTED_FACTORS = (16, 32)
+HALVES_PER_COPY = 8
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that is compiled into one kernel.
+
+    ``rows_in`` and ``rows_out``: rows of the [N1, N2] matrix that can hold signal, and that are wanted, rounded
+    up to what a tile operation can skip. ``halves``: elements per global access (8, 4, 2 or 1, by alignment).
+    ``guarded``: some accesses are masked, because L < N or the last pair has one sequence only.
+    """
+
+    n1: int
+    n2: int
+    dtype: str
+    rows_in: int
+    rows_out: int
+    halves: int = HALVES_PER_COPY
+    guarded: bool = False
+    pregate: bool = False
+    postgate: bool = False
+    warps: int = 4
+
+    @property
+    def n(self) -> int:
+        """Transform length N."""
+        return self.n1 * self.n2
+
+    @property
+    def name(self) -> str:
+        """A name that says what the kernel is, for error messages and profilers."""
+        gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
+        guard = "_guarded" if self.guarded else ""
+        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
+
+    # ---- shared memory, in words ------------------------------------------------------------------------------
+    @property
+    def sequence_words(self) -> int:
+        """One sequence's live rows."""
+        return self.rows_in * self.n2 // 2
+
+    @property
+    def output_words(self) -> int:
+        """One sequence's wanted rows (the output gate)."""
+        return self.rows_out * self.n2 // 2
+
+    @property
+    def stage_words(self) -> int:
+        """One buffer of a warp: two sequences, and their input gates."""
+        return 2 * self.sequence_words * (2 if self.pregate else 1)
+
+    @property
+    def warp_words(self) -> int:
+        """Two buffers, and the output gate of the pair at work."""
+        return 2 * self.stage_words + (2 * self.output_words if self.postgate else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return 4 * (constant_words(self) + self.warps * self.warp_words)
+
+
+def make_spec(plan: Plan, dtype: str, *, halves: int = HALVES_PER_COPY, guarded: bool | None = None,
+              pregate: bool = False, postgate: bool = False, warps: int = 4) -> Spec:
+    """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
+    if plan.packing != "pair" or plan.order != 2 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
+        raise ValueError(
+            f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted are two "
+            f"factors out of {SUPPORTED_FACTORS} with packing 'pair' (N = 256, 512 or 1024)"
+        )
+    n1, n2 = plan.factors
+    signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
+    rows_in = 16 * -(-signal // (16 * n2))
+    rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
+    if guarded is None:
+        guarded = signal < plan.n or wanted < plan.n
+    return Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, warps)
+
+
+# ---- index maps: which index each slot of a fragment stands for ---------------------------------------------------
+def rows_read(n: int) -> NDArray[np.intp]:
+    """Contraction slot -> row of the input: lane thread t reads rows 4 e + t, e = 0..3, of each 16."""
+    slot = np.arange(n)
+    tile, s = slot // 16, slot % 16
+    return 16 * tile + 4 * (s % 2 + 2 * (s // 8)) + (s % 8) // 2
+
+
+def columns_read(n: int) -> NDArray[np.intp]:
+    """Column slot 8 j + c -> column of the input: lane group c reads the n/8 columns from c n/8 on."""
+    slot = np.arange(n)
+    return (n // 8) * (slot % 8) + slot // 8
+
+
+def mirrored(n: int, *, self_paired: bool = False) -> NDArray[np.intp]:
+    """Output slot -> index: q in the first half, its mirror in the second."""
+    q = np.arange(n // 2)
+    if self_paired:
+        return np.concatenate([q, np.where(q == 0, n // 2, (n - q) % n)])
+    return np.concatenate([q, n - 1 - q])
+
+
+def columns_written(n: int) -> NDArray[np.intp]:
+    """Column slot -> output column: thread t's slots are n/8 contiguous columns, and their mirrors."""
+    slot = np.arange(n // 2)
+    j, c = slot // 8, slot % 8
+    q = (n // 8) * (c // 2) + 2 * j + c % 2
+    return np.concatenate([q, n - 1 - q])
+
+
+@lru_cache(maxsize=None)
+def factor_scale(n: int, shift: float, dtype: str) -> float:
+    """The scale in [1, 2) with which the entries of a DFT factor round to half precision with the least error.
+
+    A factor of length n has about n/2 different magnitudes, so a scale that suits them all exists: the factors'
+    part of the rounding error falls to about half. What follows the factor is divided by the scale again, in
+    float64, before it is rounded itself.
+    """
+    entries = _entries(n, np.arange(n), np.arange(n), shift).reshape(-1)
+    scales = 2 ** (np.arange(4096) / 4096)
+    magnitudes, weights = np.unique(np.abs(entries).round(12), return_counts=True)
+    scaled = scales[:, None] * magnitudes
+    rounded = scaled.astype(layout.HALF_TYPES[dtype]).astype(np.float64)
+    error = (((rounded - scaled) ** 2) @ weights) / scales**2
+    return float(scales[np.argmin(error)])
+
+
+def _entries(n: int, contracted: NDArray[np.intp], outputs: NDArray[np.intp], shift: float) -> NDArray:
+    """[cosines; sines] of a unitary DFT factor: rows are the first half of ``outputs``, twice."""
+    q = outputs[: n // 2]
+    angle = 2 * np.pi * np.outer(q + shift, contracted) / n
+    cosines, sines = np.cos(angle), np.sin(angle)
+    if not shift:  # row 0 of the sines is free: it carries output n/2
+        sines[0] = np.cos(np.pi * contracted)
+    return np.concatenate([cosines, sines]) / np.sqrt(n)
+
+
+def _factor(n: int, contracted: NDArray[np.intp], outputs: NDArray[np.intp], *, shift: float, dtype: str) -> NDArray:
+    return factor_scale(n, shift, dtype) * _entries(n, contracted, outputs, shift)
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """Index maps of one kernel; the four stages' slots in terms of n1, n2, k1, k2."""
+
+    row_in: NDArray[np.intp]
+    column_in: NDArray[np.intp]
+    k1: NDArray[np.intp]
+    k2: NDArray[np.intp]
+    column_out: NDArray[np.intp]
+    row_out: NDArray[np.intp]
+
+
+@lru_cache(maxsize=None)
+def _maps(n1: int, n2: int) -> _Maps:
+    return _Maps(
+        row_in=rows_read(n1),
+        column_in=columns_read(n2),
+        k1=mirrored(n1, self_paired=True),
+        k2=mirrored(n2),
+        column_out=columns_written(n2),
+        row_out=mirrored(n1),
+    )
+
+
+@lru_cache(maxsize=64)
+def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
+    """The constant operands in the order the kernel reads them: F1, twiddle, F2, F2 inverse, twiddle, F1 inverse."""
+    at = _maps(n1, n2)
+    n = n1 * n2
+    groups, tiles, k_tiles = n1 // 8, n2 // 8, n2 // 16
+    w = np.exp(-2j * np.pi * (np.outer(at.k1, at.column_in) % n) / n)
+    forward = w * np.exp(1j * np.pi * at.column_in / n2)[None, :] / factor_scale(n1, 0.0, dtype)
+    w = np.exp(2j * np.pi * (np.outer(at.k1, at.column_out) % n) / n)
+    inverse = w * np.exp(-1j * np.pi * at.k1 / n1)[:, None] / factor_scale(n2, 0.5, dtype)
+    first = _factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
+    parts = [
+        layout.pack_operand(first, layout.a_index(n1 // 16, rows_in // 16), dtype),
+        layout.pack_complex(forward, layout.c_index(groups, tiles), dtype),
+        layout.pack_operand(_factor(n2, at.column_in, at.k2, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype),
+        layout.pack_operand(_factor(n2, at.k2, at.column_out, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype),
+        layout.pack_complex(inverse, layout.c_index(groups, tiles), dtype),
+        layout.pack_operand(_factor(n1, at.k1, at.row_out, shift=0.5, dtype=dtype), layout.a_index(n1 // 16, n1 // 16), dtype),
+    ]
+    words = np.concatenate(parts)
+    words.setflags(write=False)
+    return words
+
+
+def constant_words(spec: Spec) -> int:
+    """Words of the constant operands in shared memory."""
+    n1, n2 = spec.n1, spec.n2
+    return (n1 * spec.rows_in + n1 * n1 + 2 * n2 * n2) // 2 + 2 * spec.n
+
+
+def output_scale(n1: int, dtype: str) -> float:
+    """What the outputs must be multiplied by: the scale of the last factor, undone."""
+    return 1 / factor_scale(n1, 0.5, dtype)
+
+
+def spectrum_words(spectrum: NDArray[np.complexfloating], n1: int, n2: int, dtype: str) -> NDArray[np.int32]:
+    """Filter spectra [H, N] (natural order) as the kernel's words [H, N], with the phase of stage 3 absorbed."""
+    at = _maps(n1, n2)
+    k = at.k1[:, None] + n1 * at.k2[None, :]
+    slots = spectrum[:, k] * (np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype))
+    rows, columns = layout.c_index(n1 // 8, n2 // 8)
+    pairs = slots[:, rows, columns]  # [H, registers, 32, 2]
+    pairs = np.stack([pairs.real, pairs.imag], axis=1)
+    words = layout.to_words(pairs, dtype)  # [H, 2, registers, 32]
+    h, _, registers, lanes = words.shape
+    return words.reshape(h, 2, registers // 4, 4, lanes).swapaxes(3, 4).reshape(h, -1)
+
+
+# ---- the kernel ---------------------------------------------------------------------------------------------------
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
+
+    Arguments of the kernel: buffers of half elements ``u``, ``pre``, ``post``, ``y``; of words ``spectrum`` [H, N]
+    and ``constants``; of float32 ``scales`` [H]; then the number of items (H times pairs), the items per warp,
+    pairs per channel, batch size, channels, and the sequence length L.
+    """
+    n1, n2 = spec.n1, spec.n2
+    row_tiles, column_tiles = n1 // 16, n2 // 8
+    in_tiles, k1_tiles, k2_tiles = spec.rows_in // 16, n1 // 16, n2 // 16
+    packed = n1 * n2 // 64  # registers of the real (or imaginary) parts of a packed matrix
+    read = spec.rows_in * n2 // 64
+    kept = spec.rows_out * n2 // 64
+    warps, halves, guarded, gated_in, gated_out = (
+        spec.warps, spec.halves, spec.guarded, spec.pregate, spec.postgate,
+    )
+    log_columns = n2.bit_length() - 1
+    column_mask = n2 - 1
+    row_words = n2 // 2
+    # 16-byte chunks of a row change places in every second pair of rows, so that four rows read together by a
+    # half-warp fall on different banks.
+    swizzle = 2 if n2 == 32 else 0
+
+    size_f1 = n1 * spec.rows_in // 2
+    at_t1 = size_f1
+    at_f2 = at_t1 + spec.n
+    at_f3 = at_f2 + n2 * n2 // 2
+    at_t2 = at_f3 + n2 * n2 // 2
+    at_f4 = at_t2 + spec.n
+    total = constant_words(spec)
+    constant_rounds = total // 128
+    sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
+    post_words = spec.output_words
+    copies = spec.rows_in * n2 // (32 * halves)
+    gate_copies, gate_words = spec.rows_out * n2 // (32 * halves), spec.output_words
+    n, unguarded = spec.n, not guarded
+
+    lane, warp, block, divide = tile.lane, tile.warp, tile.block, tile.divide
+    barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
+    wait_all, wait_gate, wait_input = tile.wait(0), tile.wait(1), tile.wait(2 if gated_out else 1)
+    copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
+    chunk = column_tiles // 2  # words of a lane's contiguous columns
+    load_rows = tile.load_shared(4 * in_tiles * chunk, chunk)
+    load_f1 = tile.load_shared(row_tiles * in_tiles * 4, 4)
+    load_twiddle = tile.load_shared(2 * packed, 4)
+    load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)
+    load_f4 = tile.load_shared(row_tiles * k1_tiles * 4, 4)
+    load_spectrum, load_scale = tile.load_global(2 * packed, 4), tile.load_float
+    stage1 = tile.dft_rows(row_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
+    stage2 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=False)
+    stage3 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=True)
+    stage4 = tile.dft_rows(row_tiles, column_tiles, k1_tiles, inverse=True, lower_half=spec.rows_out < n1)
+    pack, scale, multiply = tile.pack(2 * packed), tile.scale(4 * kept), tile.multiply_complex(packed)
+    gate_in, gate_out, join = tile.multiply(read), tile.multiply(2 * kept), tile.join
+    # Words of four rows, two columns each -> B operand registers: two rows of one column each.
+    to_b = tile.pair_halves(tuple(
+        ((4 * k + 2 * r) * chunk + j // 2, (4 * k + 2 * r + 1) * chunk + j // 2, j % 2)
+        for k in range(in_tiles) for j in range(column_tiles) for r in range(2)
+    ))
+    to_a = tile.select(tuple(
+        part * packed + (2 * m + (r & 1)) * column_tiles + 2 * k + (r >> 1)
+        for part in range(2) for m in range(row_tiles) for k in range(k2_tiles) for r in range(4)
+    ))
+    transpose = tile.transpose(tuple(
+        part * packed + (2 * k + r) * column_tiles + j
+        for part in range(2) for k in range(k1_tiles) for j in range(column_tiles) for r in range(2)
+    ))
+    # The mirrored columns run backwards: their halves swap while rounding, their registers are stored backwards.
+    pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))
+    real, imaginary = _output_pieces(spec, 0, n2), _output_pieces(spec, kept, n2)
+    store_real = tile.store_pieces(real, min(halves, 2 * chunk), guarded=guarded)
+    store_imaginary = tile.store_pieces(imaginary, min(halves, 2 * chunk), guarded=guarded)
+    load_gate = tile.load_pieces(
+        _output_pieces(spec, 0, row_words) + tuple(
+            (o, c + spec.output_words, r) for o, c, r in _output_pieces(spec, kept, row_words)
+        ), 2 * kept,
+    )
+
+    def kernel(u, pre, post, spectrum, scales, words, y, items, per_warp, pairs, batch, channels, length):
+        l = lane()
+        w = warp()
+        g = l >> 2
+        t = l & 3
+        r = w
+        while r < constant_rounds:
+            copy_constants(r * 128 + l * 4, words, r * 128 + l * 4)
+            r += warps
+        commit()
+        wait_all()
+        barrier()
+
+        mine = total + w * warp_words
+        gate = mine + 2 * stage_words
+        c = 4 * l
+        # Lane offsets: where this lane reads its rows, and where its four kinds of output pieces lie.
+        column = g * chunk
+        read_at = mine + t * row_words + (((column >> 2) ^ (t & swizzle)) << 2) + (column & 3)
+        left = 2 * chunk * t
+        right = n2 - 2 * chunk - left
+        up = g * n2
+        down = 0 - up
+        swap_up = g & swizzle
+        swap_down = (7 - g) & swizzle
+        left_up = gate + (up >> 1) + (((left >> 3) ^ swap_up) << 2) + ((left & 7) >> 1)
+        right_up = gate + (up >> 1) + (((right >> 3) ^ swap_up) << 2) + ((right & 7) >> 1)
+        left_down = gate - (up >> 1) + (((left >> 3) ^ swap_down) << 2) + ((left & 7) >> 1)
+        right_down = gate - (up >> 1) + (((right >> 3) ^ swap_down) << 2) + ((right & 7) >> 1)
+
+        first = (block() * warps + w) * per_warp
+        last = min(first + per_warp, items)
+        if first < last:
+            h = divide(first, pairs)
+            p = first - h * pairs
+            next_h = h
+            next_p = p
+            k = load_spectrum(spectrum, h * n + c, 128)
+            s = load_scale(scales, h)
+            # Copies run one turn ahead of the work: turn first - 1 only starts those of the first pair.
+            item = first - 1
+            while item < last:
+                if gated_out:
+                    if item >= first:
+                        for q in range(2):
+                            base = ((2 * p + q) * channels + h) * length
+                            for i in range(gate_copies):
+                                e = (i * 32 + l) * halves
+                                row = e >> log_columns
+                                col = e & column_mask
+                                to = gate + q * gate_words + row * row_words + (((col >> 3) ^ (row & swizzle)) << 2)
+                                valid = ((2 * p + q < batch) & (e < length)) | unguarded
+                                copy(2 * to + (col & 7), post, base + e, valid)
+                    commit()
+                if item + 1 < last:
+                    buffer = mine + ((item + 1) & 1) * stage_words
+                    for q in range(2):
+                        base = ((2 * next_p + q) * channels + next_h) * length
+                        for i in range(copies):
+                            e = (i * 32 + l) * halves
+                            row = e >> log_columns
+                            col = e & column_mask
+                            to = buffer + q * sequence_words + row * row_words
+                            to = 2 * (to + (((col >> 3) ^ (row & swizzle)) << 2)) + (col & 7)
+                            valid = ((2 * next_p + q < batch) & (e < length)) | unguarded
+                            copy(to, u, base + e, valid)
+                            if gated_in:
+                                copy(to + 4 * sequence_words, pre, base + e, valid)
+                commit()
+                if item >= first:
+                    wait_input()
+                    warp_sync()
+                    at = read_at + (item & 1) * stage_words
+                    u1 = load_rows(at, 4 * row_words)
+                    u2 = load_rows(at + sequence_words, 4 * row_words)
+                    if gated_in:
+                        v1 = gate_in(u1, load_rows(at + 2 * sequence_words, 4 * row_words))
+                        v2 = gate_in(u2, load_rows(at + 3 * sequence_words, 4 * row_words))
+                        x = join(to_b(v1), to_b(v2))
+                    else:
+                        x = join(to_b(u1), to_b(u2))
+                    z1 = multiply(pack(stage1(load_f1(c, 128), x)), load_twiddle(at_t1 + c, 128))
+                    z2 = multiply(pack(stage2(to_a(z1), load_f2(at_f2 + c, 128))), k)
+                    z3 = multiply(pack(stage3(to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128))
+                    z4 = pack_out(scale(stage4(load_f4(at_f4 + c, 128), transpose(z3)), s))
+                    base = (2 * p * channels + h) * length
+                    other = base + channels * length
+                    limit = length * (2 * p + 1 < batch)
+                    if gated_out:
+                        wait_gate()
+                        warp_sync()
+                        z5 = gate_out(z4, load_gate(left_up, right_up, left_down, right_down))
+                        store_real(y, base, length, up + left, up + right, down + left, down + right, z5)
+                        store_imaginary(y, other, limit, up + left, up + right, down + left, down + right, z5)
+                    else:
+                        store_real(y, base, length, up + left, up + right, down + left, down + right, z4)
+                        store_imaginary(y, other, limit, up + left, up + right, down + left, down + right, z4)
+                    warp_sync()
+                h = next_h
+                p = next_p
+                if item >= first and p == 0 and item + 1 < last:
+                    k = load_spectrum(spectrum, h * n + c, 128)
+                    s = load_scale(scales, h)
+                next_p += 1
+                if next_p == pairs:
+                    next_p = 0
+                    next_h += 1
+                item += 1
+
+    return kernel
+
+
+def _output_pieces(spec: Spec, first_register: int, row_stride: int) -> Any:
+    """Where a lane's outputs lie: (lane offset: 0/1 rows upwards left/right, 2/3 mirrored rows; constant; registers).
+
+    ``row_stride`` is the distance of two rows: n2 elements in memory, n2 / 2 words in shared memory.
+    """
+    column_tiles, chunk = spec.n2 // 8, spec.n2 // 16
+    half = spec.n1 // 16
+    pieces = []
+    for group in range(spec.rows_out // 8):
+        mirror = group >= half
+        row = spec.n1 - 1 - 8 * (group - half) if mirror else 8 * group
+        start = first_register + group * column_tiles
+        pieces.append((2 * mirror, row * row_stride, tuple(start + j for j in range(chunk))))
+        pieces.append((2 * mirror + 1, row * row_stride,
+                       tuple(start + column_tiles - 1 - j for j in range(chunk))))
+    return tuple(pieces)
+
+
+SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "HALVES") + ("INT",) * 6
+"""Kinds of the kernel's arguments, for the compiler."""
+
+
+def min_blocks(spec: Spec) -> int:
+    """Blocks of four warps per SM that the compiler must leave registers for."""
+    return 3

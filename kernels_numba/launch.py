@@ -1,0 +1,195 @@
+"""From a kernel's description to a launch that costs a few microseconds.
+
+Numba's own dispatcher takes tens of microseconds a launch and does not opt in to more than 48 KiB of shared
+memory. Here the machine code is built once (and kept on disk), loaded once per device, and launched with
+``cuda.core`` on the caller's stream with pointers and integers only; such launches can be captured in a graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba import cache
+from kernels_numba.device import Device, device
+
+DEFAULT_SHARED_BYTES = 48 * 1024
+
+
+class LaunchError(RuntimeError):
+    """A kernel could not be loaded or launched, or failed while it ran."""
+
+
+@lru_cache(maxsize=None)
+def _source_digest() -> str:
+    """Hash of the source that generates code: a changed source must not find old code."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("*.py"), *here.glob("tile/*.py")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def machine_code(family: Any, spec: Any, capability: tuple[int, int]) -> tuple[bytes, str]:
+    """Cubin and entry point of one kernel of a ``family`` (a module with build, SIGNATURE and min_blocks)."""
+    from kernels_numba.tile import compile as tile_compile
+
+    blocks = family.min_blocks(spec)
+    key = "|".join([_source_digest(), repr(spec), str(capability), str(blocks), tile_compile.toolchain()])
+
+    def build() -> tuple[bytes, str]:
+        cubin = compile_spec(family, spec, capability)
+        return cubin.code, cubin.entry
+
+    return cache.fetch(key, build)
+
+
+def compile_spec(family: Any, spec: Any, capability: tuple[int, int]) -> Any:
+    """Compile one kernel of a family; needs no GPU."""
+    from kernels_numba.tile import compile as tile_compile
+    from kernels_numba.tile import gpu
+
+    signature = tuple(getattr(tile_compile, kind) for kind in family.SIGNATURE)
+    return tile_compile.compile_kernel(
+        family.build(gpu.tile(spec.dtype), spec), signature, capability,
+        threads=32 * spec.warps, min_blocks=family.min_blocks(spec), name=spec.name,
+    )
+
+
+class LoadedKernel:
+    """Machine code on a device, opted in to the shared memory it needs."""
+
+    def __init__(self, family: Any, spec: Any, where: Device) -> None:
+        from cuda.bindings import driver
+        from cuda.core import Device as CudaDevice
+        from cuda.core import ObjectCode
+
+        assert where.capability is not None and where.shared_bytes_per_block is not None
+        self.spec, self.device = spec, where
+        if spec.shared_bytes > where.shared_bytes_per_block:
+            raise LaunchError(
+                f"{spec.name} needs {spec.shared_bytes} bytes of shared memory per block; {where.name} allows "
+                f"{where.shared_bytes_per_block}. Ask for a plan with a smaller transform length."
+            )
+        with current_device(where):
+            CudaDevice(where.index).set_current()
+            code, entry = machine_code(family, spec, where.capability)
+            try:
+                self._code = ObjectCode.from_cubin(code)
+                self.kernel = self._code.get_kernel(entry)
+                if spec.shared_bytes > DEFAULT_SHARED_BYTES:
+                    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                    (status,) = driver.cuKernelSetAttribute(
+                        attribute, spec.shared_bytes, self.kernel.handle, where.index
+                    )
+                    if status != driver.CUresult.CUDA_SUCCESS:
+                        raise LaunchError(status.name)
+                self.blocks_per_sm = self.kernel.occupancy.max_active_blocks_per_multiprocessor(
+                    32 * spec.warps, spec.shared_bytes
+                )
+            except Exception as error:
+                raise LaunchError(
+                    f"{spec.name} could not be loaded on {where.name} (driver {where.driver}, "
+                    f"{spec.shared_bytes} bytes of shared memory of {where.shared_bytes_per_block}): {error}"
+                ) from error
+        if self.blocks_per_sm < 1:
+            raise LaunchError(
+                f"{spec.name}: no block of {32 * spec.warps} threads with {spec.shared_bytes} bytes of shared memory "
+                f"fits on an SM of {where.name}"
+            )
+        self.registers = self.kernel.attributes.num_regs
+
+    def configuration(self, grid: int) -> Any:
+        """A launch configuration, to be kept and used again."""
+        from cuda.core import LaunchConfig
+
+        return LaunchConfig(grid=grid, block=32 * self.spec.warps, shmem_size=self.spec.shared_bytes)
+
+    def describe(self, grid: int) -> str:
+        """What a failing launch says of itself."""
+        return (
+            f"{self.spec.name} (grid {grid}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes of shared "
+            f"memory of at most {self.device.shared_bytes_per_block} on {self.device.name})"
+        )
+
+
+_loaded: dict[tuple[str, Any, int], LoadedKernel] = {}
+
+
+def load(family: Any, spec: Any, index: int) -> LoadedKernel:
+    """The kernel on GPU ``index``, loaded at most once."""
+    key = (family.__name__, spec, index)
+    found = _loaded.get(key)
+    if found is None:
+        found = _loaded[key] = LoadedKernel(family, spec, device(index))
+    return found
+
+
+class current_device:  # noqa: N801  (used as a statement)
+    """Make a GPU current for a block of code and restore what was current before."""
+
+    def __init__(self, where: Device) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        from cuda.bindings import driver
+        from cuda.core import Device as CudaDevice
+
+        _, self.previous = driver.cuCtxGetCurrent()
+        CudaDevice(self.where.index).set_current()
+
+    def __exit__(self, *_: object) -> None:
+        from cuda.bindings import driver
+
+        if int(self.previous):
+            driver.cuCtxSetCurrent(self.previous)
+
+
+class DeviceBuffer:
+    """Device memory that holds a copy of a host array, freed with the object."""
+
+    def __init__(self, index: int, shape: Sequence[int], dtype: Any) -> None:
+        self.shape, self.dtype, self.where = tuple(shape), np.dtype(dtype), device(index)
+        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.pointer = 0
+        with current_device(self.where):
+            self.pointer = int(self._call("cuMemAlloc", max(self.nbytes, 1)))
+
+    def _call(self, name: str, *args: Any) -> Any:
+        from cuda.bindings import driver
+
+        status, *rest = getattr(driver, name)(*args)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise LaunchError(f"{name} of {self.nbytes} bytes on {self.where.name} failed: {status.name}")
+        return rest[0] if rest else None
+
+    @classmethod
+    def of(cls, host: NDArray, index: int) -> DeviceBuffer:
+        """A copy of ``host`` on GPU ``index``."""
+        made = cls(index, host.shape, host.dtype)
+        host = np.ascontiguousarray(host)
+        with current_device(made.where):
+            made._call("cuMemcpyHtoD", made.pointer, host.ctypes.data, made.nbytes)
+        return made
+
+    def host(self) -> NDArray:
+        """A copy on the host; waits for the work that came before on the default stream."""
+        out = np.empty(self.shape, self.dtype)
+        with current_device(self.where):
+            self._call("cuMemcpyDtoH", out.ctypes.data, self.pointer, self.nbytes)
+        return out
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", 0):
+            try:
+                with current_device(self.where):
+                    self._call("cuMemFree", self.pointer)
+            except Exception:  # the interpreter is ending, or the context is gone and its memory with it
+                pass
+            self.pointer = 0

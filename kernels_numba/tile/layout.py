@@ -1,0 +1,104 @@
+"""Where a warp keeps a matrix: the register fragments of ``mma.sync.m16n8k16``.
+
+A warp of 32 lanes holds a matrix in *fragments*: lane ``l = 4 g + t`` (group g in 0..7, thread t in 0..3) owns
+a few 32-bit registers, and each register holds two neighbouring half-precision elements (or one float32
+accumulator). The maps below say which; they are the PTX ISA's (section "Matrix fragments for mma.m16n8k16"):
+
+====================  =====================================  ==============================
+fragment              element held by register r, half e     order of the registers
+====================  =====================================  ==============================
+A, 16 x 16, half      row g + 8 (r & 1), column 2t + e + 8 (r >> 1)   ``A[(m KT + k) 4 + r]``
+B, 16 x 8, half       row 2t + e + 8 r, column g             ``B[(k NT + n) 2 + r]``
+C, 8 x 8, packed      row g, column 2t + e                   ``C[group NT + n]``
+====================  =====================================  ==============================
+
+C is kept by *row group* (8 rows) rather than by 16-row tile: two neighbouring groups of a packed C are the rows
+of an A operand, and one transposed 8 x 8 block of C is half of a B operand, so products chain in registers.
+
+Everything here is NumPy; the CPU body of the tile layer and the builder of the constant operands both use it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+WARP = 32
+LANE = np.arange(WARP)
+GROUP = LANE >> 2
+THREAD = LANE & 3
+
+HALF_TYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+
+Index = tuple[NDArray[np.intp], NDArray[np.intp]]
+
+
+def _frozen(*arrays: NDArray[np.intp]) -> tuple[NDArray[np.intp], ...]:
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
+
+
+@lru_cache(maxsize=None)
+def a_index(row_tiles: int, k_tiles: int) -> Index:
+    """Rows and columns of an A operand, each [registers, 32 lanes, 2 halves]."""
+    m, k, r = np.meshgrid(np.arange(row_tiles), np.arange(k_tiles), np.arange(4), indexing="ij")
+    m, k, r = (x.reshape(-1, 1, 1) for x in (m, k, r))
+    half = np.arange(2)
+    rows = 16 * m + GROUP[None, :, None] + 8 * (r & 1) + 0 * half
+    columns = 16 * k + 2 * THREAD[None, :, None] + half + 8 * (r >> 1)
+    return _frozen(rows, columns)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=None)
+def b_index(k_tiles: int, column_tiles: int) -> Index:
+    """Rows and columns of a B operand, each [registers, 32 lanes, 2 halves]."""
+    k, n, r = np.meshgrid(np.arange(k_tiles), np.arange(column_tiles), np.arange(2), indexing="ij")
+    k, n, r = (x.reshape(-1, 1, 1) for x in (k, n, r))
+    half = np.arange(2)
+    rows = 16 * k + 2 * THREAD[None, :, None] + half + 8 * r
+    columns = 8 * n + GROUP[None, :, None] + 0 * half
+    return _frozen(rows, columns)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=None)
+def c_index(row_groups: int, column_tiles: int) -> Index:
+    """Rows and columns of a packed C, each [registers, 32 lanes, 2 halves]."""
+    y, n = np.meshgrid(np.arange(row_groups), np.arange(column_tiles), indexing="ij")
+    y, n = (x.reshape(-1, 1, 1) for x in (y, n))
+    half = np.arange(2)
+    rows = 8 * y + GROUP[None, :, None] + 0 * half
+    columns = 8 * n + 2 * THREAD[None, :, None] + half
+    return _frozen(rows, columns)  # type: ignore[return-value]
+
+
+def to_words(values: NDArray[np.floating], dtype: str) -> NDArray[np.int32]:
+    """Round [..., 2] to half precision and pack each pair into one 32-bit register."""
+    halves = np.ascontiguousarray(values.astype(HALF_TYPES[dtype]))
+    return halves.view(np.int32).reshape(values.shape[:-1])
+
+
+def lane_order(words: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Reorder [registers, 32] so that every lane reads its registers with 16-byte loads.
+
+    Memory order is [register quads, 32 lanes, 4]: chunk c at word ``128 c + 4 lane``. A warp's load of one chunk
+    is 512 contiguous bytes, without bank conflicts.
+    """
+    registers = words.shape[0]
+    if registers % 4:
+        raise ValueError(f"words: {registers} registers cannot be read in quads; pad to a multiple of 4")
+    return np.ascontiguousarray(words.reshape(registers // 4, 4, WARP).transpose(0, 2, 1)).reshape(-1)
+
+
+def pack_operand(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDArray[np.int32]:
+    """Lane-ordered words of a real matrix laid out by ``index`` (from a_index, b_index or c_index)."""
+    rows, columns = index
+    return lane_order(to_words(matrix[rows, columns], dtype))
+
+
+def pack_complex(matrix: NDArray[np.complexfloating], index: Index, dtype: str) -> NDArray[np.int32]:
+    """Real parts, then imaginary parts, each as :func:`pack_operand`."""
+    return np.concatenate([pack_operand(matrix.real, index, dtype), pack_operand(matrix.imag, index, dtype)])

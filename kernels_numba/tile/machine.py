@@ -1,0 +1,289 @@
+"""A grid of warps on the CPU: what the tile layer's CPU body runs on.
+
+One Python thread per warp, and only one of them awake at a time: a warp runs until a barrier or its end, then the
+next one goes on. Runs are therefore deterministic. Lanes are an array axis of length 32; control flow must be
+uniform within a warp, and a branch on a value that differs between lanes is an error.
+
+The machine checks what a GPU would leave undefined:
+
+* reading shared memory that nobody wrote, or that another warp wrote since the last barrier, or that another lane
+  of the same warp wrote since the last ``warp_sync``, or whose asynchronous copy has not been waited for;
+* writing shared memory that another warp read or wrote since the last barrier;
+* touching a global buffer outside its bounds, or off its natural alignment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.tile.counters import Counters
+from kernels_numba.tile.layout import WARP
+
+NOBODY, MANY = -1, -2
+POISON = np.int16(0x7FFF)  # a NaN in both half-precision formats
+
+
+class KernelError(RuntimeError):
+    """A kernel did something that is undefined on a GPU."""
+
+
+class Lanes(np.ndarray):
+    """A value per lane. Behaves as a value: ``x += 1`` makes a new one, and truth must be uniform."""
+
+    def __bool__(self) -> bool:
+        flat = np.asarray(self).reshape(-1)
+        if (flat != flat[0]).any():
+            raise KernelError("a branch depends on a value that differs between the lanes of a warp")
+        return bool(flat[0])
+
+    def _rebind(operation: Callable) -> Callable:  # type: ignore[misc]
+        def inplace(self: Lanes, other: Any) -> Any:
+            return operation(self, other)
+
+        return inplace
+
+    __iadd__ = _rebind(np.add)
+    __isub__ = _rebind(np.subtract)
+    __imul__ = _rebind(np.multiply)
+    __ior__ = _rebind(np.bitwise_or)
+    __iand__ = _rebind(np.bitwise_and)
+    __ixor__ = _rebind(np.bitwise_xor)
+
+
+LANES = np.arange(WARP).view(Lanes)
+
+
+@dataclass
+class Buffer:
+    """A named global buffer: a flat array of 16-bit, 32-bit or float32 elements."""
+
+    name: str
+    data: NDArray
+
+    def check(self, index: NDArray, width: int) -> None:
+        """Indices [pieces] of accesses of ``width`` elements: in bounds and aligned to their own size."""
+        if index.size == 0:
+            return
+        if index.min() < 0 or index.max() + width > self.data.size:
+            raise KernelError(
+                f"buffer {self.name!r} of {self.data.size} elements accessed at {index.min()}..{index.max() + width - 1}"
+            )
+        address = self.data.ctypes.data + index * self.data.itemsize
+        if (address % (width * self.data.itemsize)).any():
+            raise KernelError(f"buffer {self.name!r}: an access of {width} elements is not aligned to its size")
+
+
+@dataclass
+class Warp:
+    """State of one warp."""
+
+    block: int
+    index: int
+    machine: Machine
+    syncs: int = 0
+    pending: list[list[tuple[NDArray, NDArray]]] = field(default_factory=list)
+    """Groups of asynchronous copies under way, oldest first: (half offsets [32, n], values [32, n])."""
+    open_group: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+
+
+class Shared:
+    """Shared memory of one block, word by word, with who touched it last."""
+
+    def __init__(self, words: int) -> None:
+        self.words = np.full(words, np.int32(0x7FFF7FFF), np.int32)
+        self.ready = np.zeros(words, bool)
+        self.writer = np.full(words, NOBODY, np.int32)
+        self.writer_lane = np.full(words, NOBODY, np.int32)
+        self.written_at = np.full(words, NOBODY, np.int64)
+        self.written_sync = np.full(words, NOBODY, np.int64)
+        self.reader = np.full(words, NOBODY, np.int32)
+        self.read_at = np.full(words, NOBODY, np.int64)
+
+    def _check_bounds(self, index: NDArray) -> None:
+        if index.min() < 0 or index.max() >= self.words.size:
+            raise KernelError(f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}")
+
+    def read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray[np.int32]:
+        """Words at ``index`` [..., 32]."""
+        self._check_bounds(index)
+        if not self.ready[index].all():
+            raise KernelError("shared memory is read before it was written, or before its copy was waited for")
+        recent = self.written_at[index] == epoch
+        if recent.any():
+            other = recent & (self.writer[index] != warp.index)
+            if other.any():
+                raise KernelError("a warp reads shared memory that another warp wrote, without a barrier between")
+            lanes = np.arange(WARP)
+            other = recent & (self.writer_lane[index] != lanes) & (self.written_sync[index] == warp.syncs)
+            if other.any():
+                raise KernelError("a lane reads shared memory that another lane wrote, without warp_sync between")
+        again = (self.read_at[index] == epoch) & (self.reader[index] != warp.index)
+        self.reader[index] = np.where(again, MANY, warp.index)
+        self.read_at[index] = epoch
+        return self.words[index]
+
+    def begin_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
+        """Check a write by ``warp`` to words ``index`` [..., 32] and note it; the words are not readable yet."""
+        self._check_bounds(index)
+        raced = (self.read_at[index] == epoch) & (self.reader[index] != warp.index)
+        raced |= (self.written_at[index] == epoch) & (self.writer[index] != warp.index)
+        if raced.any():
+            raise KernelError("a warp writes shared memory that another warp uses, without a barrier between")
+        self.writer[index] = warp.index
+        self.written_at[index] = epoch
+        self.ready[index] = False
+
+    def finish_write(self, warp: Warp, index: NDArray, lanes: NDArray, epoch: int) -> None:
+        """The words become readable: to the writing lane at once, to others after a synchronisation."""
+        self.ready[index] = True
+        self.writer_lane[index] = lanes
+        self.written_at[index] = epoch
+        self.written_sync[index] = warp.syncs
+
+    @property
+    def halves(self) -> NDArray[np.int16]:
+        """The same memory as 16-bit elements."""
+        return self.words.view(np.int16)
+
+
+@lru_cache(maxsize=4096)
+def _wavefronts(pattern: bytes, width: int) -> int:
+    """Passes over the banks for one access of ``width`` words a lane; ``pattern`` is the lanes' word offsets.
+
+    Wide accesses are served in groups of 32 / width lanes; lanes that want the same word share it.
+    """
+    offsets = np.frombuffer(pattern, np.int64)
+    total = 0
+    for part in offsets.reshape(width, WARP // width):
+        words = np.unique(part[:, None] + np.arange(width))
+        total += int(np.bincount(words % 32, minlength=32).max())
+    return total
+
+
+class Machine:
+    """Runs kernel functions over a grid and counts what they do."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.local = threading.local()
+        self.shared = Shared(1)
+        self.epoch = 0
+
+    @property
+    def warp(self) -> Warp:
+        """The warp that is running."""
+        return self.local.warp
+
+    def count_shared(self, offsets: NDArray, width: int, *, write: bool) -> None:
+        """One shared-memory instruction: word offsets [32], ``width`` words a lane."""
+        nbytes = 4 * width * WARP
+        if write:
+            self.counters.shared_written_bytes += nbytes
+        else:
+            self.counters.shared_read_bytes += nbytes
+        relative = np.ascontiguousarray(offsets - offsets.min(), np.int64)
+        passes = _wavefronts(relative.tobytes(), width)
+        self.counters.shared_wavefronts += passes
+        words = np.unique(relative[:, None] + np.arange(width)).size
+        self.counters.bank_conflicts += passes - max(1, -(-words // 32))
+
+    # ---- running ----------------------------------------------------------------------------------------------
+    def run(self, kernel: Callable, grid: int, warps: int, shared_words: int, arguments: Sequence[Any]) -> Counters:
+        """Launch ``kernel`` on ``grid`` blocks of ``warps`` warps; raises what the kernel raises."""
+        for block in range(grid):
+            self.shared = Shared(max(shared_words, 1))
+            self._run_block(kernel, block, warps, arguments)
+        self.counters.blocks += grid
+        self.counters.warps += grid * warps
+        return self.counters
+
+    def _run_block(self, kernel: Callable, block: int, warps: int, arguments: Sequence[Any]) -> None:
+        state = _Turns(warps)
+        self._turns = state
+
+        def body(index: int) -> None:
+            self.local.warp = Warp(block, index, self)
+            try:
+                state.wait_turn(index)
+                kernel(*arguments)
+            except BaseException as error:
+                state.fail(error)
+            finally:
+                state.leave(index)
+
+        threads = [threading.Thread(target=body, args=(i,), daemon=True) for i in range(warps)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if state.error is not None:
+            raise state.error
+        self.counters.barriers += state.barriers
+
+    def barrier(self) -> None:
+        """The running warp waits for all others."""
+        warp = self.warp
+        warp.syncs += 1
+        if self._turns.arrive(warp.index):
+            self.epoch += 1
+        self._turns.wait_turn(warp.index)
+
+
+class _Turns:
+    """A baton: which warp may run. Warps run in order of index between barriers."""
+
+    def __init__(self, warps: int) -> None:
+        self.alive = list(range(warps))
+        self.queue = list(range(warps))
+        self.arrived: list[int] = []
+        self.left_early = False
+        self.barriers = 0
+        self.error: BaseException | None = None
+        self.change = threading.Condition()
+
+    def wait_turn(self, index: int) -> None:
+        with self.change:
+            self.change.wait_for(lambda: self.error is not None or (self.queue and self.queue[0] == index))
+            if self.error is not None:
+                raise _Stopped
+
+    def arrive(self, index: int) -> bool:
+        """Reach a barrier; true when this warp was the last and opened it."""
+        with self.change:
+            if self.left_early:
+                raise KernelError("a warp waits at a barrier that another warp of its block never reaches")
+            self.queue.remove(index)
+            self.arrived.append(index)
+            opened = len(self.arrived) == len(self.alive)
+            if opened:
+                self.queue, self.arrived = sorted(self.arrived), []
+                self.barriers += 1
+            self.change.notify_all()
+            return opened
+
+    def leave(self, index: int) -> None:
+        with self.change:
+            self.alive.remove(index)
+            if index in self.queue:
+                self.queue.remove(index)
+            if self.arrived and self.error is None:
+                self.error = KernelError("a warp ended while others of its block wait at a barrier")
+            self.left_early = True
+            self.change.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        with self.change:
+            if self.error is None and not isinstance(error, _Stopped):
+                self.error = error
+            self.change.notify_all()
+
+
+class _Stopped(BaseException):
+    """Another warp failed; this one ends."""
