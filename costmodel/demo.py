@@ -215,7 +215,7 @@ def conclusion(by_gpu: dict[str, list[Forecast]], judged: Sequence[Comparison]) 
     if not errors:
         return f"{text}; no kernel of ours was measured yet, so trust this as far as the intervals say."
     worst = comparing.percentile(errors, 90)
-    text += f"; over {len(errors)} measured cases the predicted times are off by {worst:.0%} or less in nine of ten"
+    text += f"; over {len(errors)} measured cases nine predictions in ten are off by {worst:.0%} or less"
     regrets = [d.regret for c in judged for d in c.decisions]
     if regrets:
         text += f", and the worst choice between measured plans cost {max(regrets) - 1:.0%}"
