@@ -46,7 +46,7 @@ def transform(x: ArrayLike, plan: Plan, *, inverse: bool = False) -> NDArray[np.
             f"got shape {data.shape}."
         )
     shape = data.shape
-    work = data.astype(np.complex128)  # always a copy: the stages may write into it
+    work = np.asarray(data, np.complex128)  # every contraction makes a new array, so x is never written to
     for stage in reversed(range(plan.order)) if inverse else range(plan.order):
         work = work.reshape(-1, plan.factors[stage], plan.strides[stage])
         if inverse:

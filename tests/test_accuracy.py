@@ -147,6 +147,18 @@ def test_the_worst_sequence_is_named() -> None:
     )
 
 
+def test_one_bad_sequence_does_not_hide_among_good_ones() -> None:
+    u = signal("noise", (500, 1, LENGTH), 0)
+    k = signal("noise", (1, LENGTH), 1)
+    exact = reference.fftconv(u, k)
+    wrong = exact.copy()
+    wrong[321] *= 1 + 4 * BOUND
+    found = reference.relative_error(wrong, exact, u, k)
+    assert found.overall < BOUND / 2 < BOUND < found.worst
+    with pytest.raises(AssertionError, match=r"in sequence \[321, 0\]"):
+        reference.check_close(wrong, exact, u, k, bound=BOUND)
+
+
 def test_cancellation_is_no_error_and_alignment_no_excuse() -> None:
     n = np.arange(LENGTH)
     tone, other, constant = (
