@@ -1,0 +1,27 @@
+"""GPU kernels in pure Python, with the names and meanings of ``reference``.
+
+    >>> import numpy as np, kernels_numba
+    >>> u = np.ones((2, 1, 256), np.float16)
+    >>> k = np.zeros((1, 256)); k[0, 1] = 1
+    >>> kernels_numba.fftconv(u, k).shape
+    (2, 1, 256)
+
+Every kernel is written once, in the operations of ``kernels_numba.tile``, and runs on a GPU (compiled by
+Numba-CUDA) and on the CPU (in NumPy, counted and checked). Without a GPU, or with ``NUMBA_ENABLE_CUDASIM=1``, the
+CPU body runs; :func:`device` tells which. It is meant for tests and counts, at a few milliseconds a pair of
+sequences; for large data without a GPU use ``reference``.
+"""
+
+import monarch as _monarch
+
+if getattr(_monarch, "__distribution__", None) != "monarch-numba":
+    raise ImportError(
+        f"the package `monarch` found at {getattr(_monarch, '__file__', '?')} is not monarch-numba's (PyTorch's "
+        "`torchmonarch` installs one of the same name); install monarch-numba in an environment without it"
+    )
+
+from kernels_numba.device import Device, device
+from kernels_numba.fftconv import FFTConv, HostCopyWarning, Spectrum, fftconv, prepare_filter
+from kernels_numba.tile.counters import Counters
+
+__all__ = ["Counters", "Device", "FFTConv", "HostCopyWarning", "Spectrum", "device", "fftconv", "prepare_filter"]

@@ -8,7 +8,7 @@ memory. Here the machine code is built once (and kept on disk), loaded once per 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,38 @@ class LoadedKernel:
 
         return LaunchConfig(grid=grid, block=32 * self.spec.warps, shmem_size=self.spec.shared_bytes)
 
+    def launcher(self, grid: int, arguments: Sequence[Any]) -> Callable[..., None]:
+        """A function that launches on a stream: ``launch(stream_handle, *pointers)``.
+
+        ``arguments`` are integers, or names in the places of the pointers that the caller gives with each launch,
+        in their order.
+        """
+        from cuda.core import Stream, launch
+
+        kernel, configuration, where = self.kernel, self.configuration(grid), self.device
+        fixed = [0 if isinstance(a, str) else int(a) for a in arguments]
+        places = [i for i, a in enumerate(arguments) if isinstance(a, str)]
+        streams: dict[int, Any] = {}
+        several = where.count > 1
+
+        def run(handle: int, *pointers: int) -> None:
+            values = fixed.copy()
+            for place, pointer in zip(places, pointers, strict=True):
+                values[place] = pointer
+            stream = streams.get(handle)
+            if stream is None:
+                stream = streams[handle] = Stream.from_handle(handle)
+            try:
+                if several:
+                    with current_device(where):
+                        launch(stream, configuration, kernel, *values)
+                else:
+                    launch(stream, configuration, kernel, *values)
+            except Exception as error:
+                raise LaunchError(f"launch of {self.describe(grid)} failed: {error}") from error
+
+        return run
+
     def describe(self, grid: int) -> str:
         """What a failing launch says of itself."""
         return (
@@ -149,6 +181,25 @@ class current_device:  # noqa: N801  (used as a statement)
 
         if int(self.previous):
             driver.cuCtxSetCurrent(self.previous)
+
+
+def device_index() -> int:
+    """The GPU that is current in this thread, else the first."""
+    from cuda.bindings import driver
+
+    status, current = driver.cuCtxGetDevice()
+    return int(current) if status == driver.CUresult.CUDA_SUCCESS else 0
+
+
+def synchronize(index: int) -> None:
+    """Wait for GPU ``index``; raises :class:`LaunchError` if a kernel failed while it ran."""
+    from cuda.bindings import driver
+
+    with current_device(device(index)):
+        (status,) = driver.cuCtxSynchronize()
+    if status != driver.CUresult.CUDA_SUCCESS:
+        kernels = ", ".join(sorted(k.spec.name for k in _loaded.values() if k.device.index == index))
+        raise LaunchError(f"a kernel failed on {device(index).name}: {status.name}; loaded kernels: {kernels}")
 
 
 class DeviceBuffer:

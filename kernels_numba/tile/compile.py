@@ -128,3 +128,10 @@ def resources(cubin: Cubin) -> dict[str, int]:
         "double_precision": sum(counts.get(op, 0) for op in ("DADD", "DMUL", "DFMA")),
         "instructions": sum(counts.values()),
     }
+
+
+def device_array(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An uninitialised Numba device array."""
+    from numba import cuda
+
+    return cuda.device_array(shape, dtype)

@@ -1,0 +1,186 @@
+"""Arrays of several libraries as pointers: what a launch needs to know, and nothing is copied silently.
+
+Half-precision floats of NumPy (bfloat16 through ``ml_dtypes``), PyTorch, CuPy and Numba are recognised by their
+type; each library has one adapter. Outputs are made by the library of the input, on its current stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPE_NAMES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+}
+
+
+class Adapter:
+    """How one library's arrays are looked at. ``index`` is the GPU, None for host memory."""
+
+    library = "array"
+
+    def dtype_name(self, x: Any) -> str:
+        """"fp16", "bf16", "fp32", "fp64", or the library's own name for anything else."""
+        name = str(x.dtype).rsplit(".", 1)[-1]
+        return DTYPE_NAMES.get(name, name)
+
+    def contiguous(self, x: Any) -> bool:
+        """Row-major without gaps."""
+        raise NotImplementedError
+
+    def signature(self, x: Any) -> tuple:
+        """GPU, shape, dtype and layout as a cheap key: two arrays with the same one pass the same checks."""
+        return (self.index(x), x.shape, x.dtype, self.contiguous(x))
+
+    def pointer(self, x: Any) -> int:
+        """Address of the first element."""
+        raise NotImplementedError
+
+    def index(self, x: Any) -> int | None:
+        """The GPU that holds the array, None for host memory."""
+        return None
+
+    def stream(self, index: int) -> int:
+        """Handle of the library's current stream on GPU ``index``."""
+        return 0
+
+    def empty_like(self, x: Any) -> Any:
+        """An uninitialised array of the same kind, shape and dtype."""
+        raise NotImplementedError
+
+    def host(self, x: Any) -> NDArray:
+        """The values as a NumPy array: a view for host memory, else a copy."""
+        raise NotImplementedError
+
+
+class NumpyAdapter(Adapter):
+    """NumPy arrays."""
+
+    library = "numpy"
+
+    def contiguous(self, x: NDArray) -> bool:
+        return bool(x.flags.c_contiguous)
+
+    def pointer(self, x: NDArray) -> int:
+        return x.ctypes.data
+
+    def empty_like(self, x: NDArray) -> NDArray:
+        return np.empty(x.shape, x.dtype)
+
+    def host(self, x: NDArray) -> NDArray:
+        return x
+
+
+class TorchAdapter(Adapter):
+    """PyTorch tensors, on a GPU or on the host."""
+
+    library = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+
+    def contiguous(self, x: Any) -> bool:
+        return x.is_contiguous()
+
+    def pointer(self, x: Any) -> int:
+        return x.data_ptr()
+
+    def index(self, x: Any) -> int | None:
+        return x.get_device() if x.is_cuda else None
+
+    def stream(self, index: int) -> int:
+        return self.torch._C._cuda_getCurrentRawStream(index)
+
+    def empty_like(self, x: Any) -> Any:
+        return self.torch.empty_like(x)
+
+    def host(self, x: Any) -> NDArray:
+        x = x.detach()
+        if x.dtype == self.torch.bfloat16:
+            return x.cpu().view(self.torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return x.cpu().numpy()
+
+
+class CupyAdapter(Adapter):
+    """CuPy arrays (bfloat16 through ``ml_dtypes``)."""
+
+    library = "cupy"
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = cupy
+
+    def contiguous(self, x: Any) -> bool:
+        return bool(x.flags.c_contiguous)
+
+    def pointer(self, x: Any) -> int:
+        return x.data.ptr
+
+    def index(self, x: Any) -> int | None:
+        return x.device.id
+
+    def stream(self, index: int) -> int:
+        return self.cupy.cuda.get_current_stream(index).ptr
+
+    def empty_like(self, x: Any) -> Any:
+        with self.cupy.cuda.Device(x.device.id):
+            return self.cupy.empty(x.shape, x.dtype)
+
+    def host(self, x: Any) -> NDArray:
+        return x.get()
+
+
+class NumbaAdapter(Adapter):
+    """Numba device arrays; they run on Numba's default stream."""
+
+    library = "numba"
+
+    def contiguous(self, x: Any) -> bool:
+        return bool(x.is_c_contiguous())
+
+    def pointer(self, x: Any) -> int:
+        return x.__cuda_array_interface__["data"][0]
+
+    def index(self, x: Any) -> int | None:
+        return x.gpu_data.context.device.id
+
+    def empty_like(self, x: Any) -> Any:
+        from kernels_numba.tile.compile import device_array
+
+        return device_array(x.shape, x.dtype)
+
+    def host(self, x: Any) -> NDArray:
+        return x.copy_to_host()
+
+
+_ADAPTERS: dict[str, Callable[[], Adapter]] = {
+    "numpy": NumpyAdapter, "torch": TorchAdapter, "cupy": CupyAdapter, "numba": NumbaAdapter, "numba_cuda": NumbaAdapter,
+}
+
+
+@lru_cache(maxsize=None)
+def _adapter_for(kind: type) -> Adapter | None:
+    for base in kind.__mro__:
+        make = _ADAPTERS.get(base.__module__.split(".")[0])
+        if make is not None:
+            return make()
+    return None
+
+
+def adapter_of(x: Any, name: str) -> Adapter:
+    """The adapter for an array. Raises ``TypeError`` for anything that is not one, naming the argument."""
+    found = _adapter_for(type(x))
+    if found is None:
+        raise TypeError(
+            f"{name}: expected a NumPy, PyTorch, CuPy or Numba array, got {type(x).__module__}.{type(x).__qualname__}; "
+            f"convert it, for instance with numpy.asarray or cupy.from_dlpack"
+        )
+    return found

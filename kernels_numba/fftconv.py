@@ -1,0 +1,387 @@
+"""Convolution of many sequences with one filter per channel, fused into one kernel launch.
+
+:func:`fftconv` has the meaning of ``reference.fftconv``: for u [B, H, L] and k [H, K] in fp16 or bf16,
+``y = postgate * ((u * pregate) conv k)``, circular, causal or two-sided. Products are of half-precision operands
+with float32 accumulation, and results are rounded to half precision at every stage; ``reference.fftconv_bound``
+says how far that is from exact.
+
+Magnitudes: transforms are unitary, so an intermediate value is at most sqrt(N) times the largest input. In fp16
+inputs below 2000 can therefore never overflow at N = 1024, and ordinary (noise-like) data never come near. The
+spectrum of the filter is divided by a power of two per channel, so that filters of any size are representable.
+
+For speed, prepare once and call often::
+
+    spectrum = prepare_filter(k, length=L, mode="causal", dtype="fp16")
+    convolve = FFTConv(spectrum, batch=B)
+    y = convolve(u)                    # a few microseconds on the host, on the caller's current stream
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import monarch
+from kernels_numba import fused
+from kernels_numba.arrays import Adapter, adapter_of
+from kernels_numba.device import device
+from kernels_numba.tile.counters import Counters
+from kernels_numba.tile.layout import HALF_TYPES
+from monarch import Plan
+
+SUPPORTED_LENGTHS = (256, 512, 1024)
+MAX_ITEMS = 2**31 - 1
+CPU_BLOCKS = 2
+
+
+class HostCopyWarning(UserWarning):
+    """Arrays in host memory were copied to the GPU and back."""
+
+
+def fftconv(u: Any, k: Any, *, mode: str = "circular", pregate: Any = None, postgate: Any = None,
+            plan: Plan | None = None, out: Any = None) -> Any:
+    """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
+
+    Args:
+        u: input [B, H, L] (or [H, L]), fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba.
+        k: filter [H, K] (or [K] for all channels) of any float type; its spectrum is computed in float64 on the
+            host and rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`, which costs
+            nothing here.
+        mode: "circular" (L must be a transform length: 256, 512 or 1024, and K <= L), "causal" (output n uses
+            inputs up to n; any L and K that fit into 1024 points) or "two-sided" (tap (K - 1) // 2 is lag 0).
+        pregate: gate on the input, shaped and typed as ``u``.
+        postgate: gate on the output, shaped and typed as ``u``.
+        plan: a plan of order 2 with factors 16 and 32; by default the one measured fastest.
+        out: where to put the result, shaped and typed as ``u`` (``u`` itself is allowed).
+
+    Returns:
+        y [B, H, L], an array of the same kind as ``u``.
+
+    Raises:
+        TypeError: an argument is not an array, or its dtype is not accepted (nothing is converted silently).
+        ValueError: a shape, length, mode, device or memory layout is not accepted.
+        LaunchError: the GPU refused the kernel, or an earlier kernel failed.
+    """
+    adapter = adapter_of(u, "u")
+    dtype = _half_dtype(u, adapter, "u")
+    batch, channels, length = _shape_of(u)
+    if isinstance(k, Spectrum):
+        if plan is not None and plan.with_(signal=None, wanted=None) != k.plan.with_(signal=None, wanted=None):
+            raise ValueError(f"plan: the spectrum was prepared for {k.plan}, not {plan}; prepare it with this plan")
+        spectrum = k
+    else:
+        spectrum = prepare_filter(k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels)
+    convolve = FFTConv(spectrum, batch=batch)
+    return convolve(u, pregate=pregate, postgate=postgate, out=out)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """A filter, transformed and laid out for the kernel. Make it with :func:`prepare_filter`.
+
+    4 bytes per channel and bin, plus one float32 per channel; copied to a GPU when first used there.
+    """
+
+    plan: Plan
+    mode: str
+    length: int
+    taps: int
+    dtype: str
+    words: NDArray[np.int32] = field(repr=False)
+    """[H, N]"""
+    scales: NDArray[np.float32] = field(repr=False)
+    """[H]"""
+    _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def channels(self) -> int:
+        """H."""
+        return self.words.shape[0]
+
+    def on_device(self, index: int) -> tuple[Any, Any]:
+        """Spectrum words and scales in the memory of GPU ``index``."""
+        if index not in self._device:
+            from kernels_numba.launch import DeviceBuffer
+
+            self._device[index] = (DeviceBuffer.of(self.words, index), DeviceBuffer.of(self.scales, index))
+        return self._device[index]
+
+
+def prepare_filter(k: Any, *, length: int, mode: str = "circular", dtype: str = "fp16", plan: Plan | None = None,
+                   channels: int | None = None) -> Spectrum:
+    """Transform a filter once, for any number of convolutions.
+
+    Args:
+        k: filter [H, K] or [K], any float type, any supported library.
+        length: L, samples per sequence.
+        mode: as in :func:`fftconv`.
+        dtype: "fp16" or "bf16", the dtype of the sequences.
+        plan: as in :func:`fftconv`.
+        channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
+
+    Raises:
+        TypeError, ValueError: as :func:`fftconv`.
+    """
+    if dtype not in HALF_TYPES:
+        raise ValueError(f"dtype: accepted are {', '.join(HALF_TYPES)}; got {dtype!r}")
+    adapter = adapter_of(k, "k")
+    if adapter.dtype_name(k) not in ("fp16", "bf16", "fp32", "fp64"):
+        raise TypeError(f"k: accepted are real fp16, bf16, fp32 and fp64 filters; got {adapter.dtype_name(k)}")
+    taps = adapter.host(k).astype(np.float64)
+    if taps.ndim == 1:
+        taps = np.broadcast_to(taps, (channels or 1, taps.size))
+    if taps.ndim != 2 or 0 in taps.shape:
+        raise ValueError(f"k: expected a filter [H, K] or [K] with H, K >= 1, got shape {tuple(k.shape)}")
+    if channels is not None and taps.shape[0] != channels:
+        raise ValueError(f"k: {taps.shape[0]} filters for {channels} channels; give one filter [K], or one per channel")
+    plan = _choose_plan(mode, length, taps.shape[1], plan)
+    circle = monarch.place_filter(taps, length, plan.n, mode=mode)
+    n1, n2 = plan.factors
+    bins = np.fft.fft(circle, axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        peak = np.abs(bins).max(axis=1)
+        scale = np.where(np.isfinite(peak) & (peak > 0), 2.0 ** np.ceil(np.log2(peak)), 1.0)
+        words = fused.spectrum_words(bins / scale[:, None], n1, n2, dtype)
+    scales = (scale * fused.output_scale(n1, dtype)).astype(np.float32)
+    return Spectrum(plan, mode, length, taps.shape[1], dtype, words, scales)
+
+
+def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
+    """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
+    need = monarch.convolution_length(mode, length, taps)
+    if mode == "circular" and plan is not None and plan.n != length:
+        raise ValueError(
+            f"plan: a circular convolution of length {length} needs a transform of exactly that length, not {plan.n}"
+        )
+    if plan is None:
+        fitting = [n for n in SUPPORTED_LENGTHS if (n == need if mode == "circular" else n >= need)]
+        if not fitting:
+            accepted = f"lengths {SUPPORTED_LENGTHS}" if mode == "circular" else f"up to {SUPPORTED_LENGTHS[-1]} points"
+            raise ValueError(
+                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernel "
+                f"takes {accepted}. reference.fftconv computes any length in float64."
+            )
+        plan = Plan(fitting[0], DEFAULT_FACTORS[fitting[0]])
+    elif plan.n < need:
+        raise ValueError(
+            f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} taps, which "
+            f"needs {need}"
+        )
+    plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
+    fused.make_spec(plan, "fp16")  # refuses what this kernel cannot run
+    return plan
+
+
+DEFAULT_FACTORS = {256: (16, 16), 512: (16, 32), 1024: (32, 32)}
+"""Measured fastest on an H200 (costmodel/measurements)."""
+
+
+class FFTConv:
+    """A convolution prepared for one filter, batch size and length; calling it launches one kernel.
+
+    Args:
+        spectrum: the filter, from :func:`prepare_filter`.
+        batch: B.
+
+    A call checks its arrays, allocates the output unless ``out`` is given, and nothing else. On a GPU it runs on the
+    caller's current stream and can be captured in a CUDA graph (after one call outside, which compiles).
+    """
+
+    def __init__(self, spectrum: Spectrum, *, batch: int) -> None:
+        if batch < 1:
+            raise ValueError(f"batch: at least one sequence is needed, got {batch}")
+        self.spectrum = spectrum
+        self.shape = (batch, spectrum.channels, spectrum.length)
+        self.pairs = -(-batch // 2)
+        self.items = self.pairs * spectrum.channels
+        if self.items > MAX_ITEMS:
+            raise ValueError(f"u: {self.items} pairs of sequences are more than {MAX_ITEMS}; split the batch")
+        self._launches: dict[tuple, _Launch] = {}
+        self._accepted: set[tuple] = set()
+
+    def __call__(self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None) -> Any:
+        """Convolve ``u`` [B, H, L]; see :func:`fftconv`."""
+        adapter = adapter_of(u, "u")
+        index = adapter.index(u)
+        at_u = self._address(u, "u", index)
+        at_pre = 0 if pregate is None else self._address(pregate, "pregate", index)
+        at_post = 0 if postgate is None else self._address(postgate, "postgate", index)
+        y = adapter.empty_like(u) if out is None else out
+        at_y = self._address(y, "out", index)
+        if index is None:
+            self._run_on_host(adapter, u, pregate, postgate, y)
+            return y
+        # The lowest address bits decide how wide an access may be.
+        key = (index, (at_u | at_pre | at_post | at_y) & 15, pregate is not None, postgate is not None)
+        launch = self._launches.get(key)
+        if launch is None:
+            launch = self._launches[key] = self._prepare(*key)
+        launch(adapter.stream(index), at_u, at_pre, at_post, at_y)
+        return y
+
+    def _address(self, x: Any, name: str, index: int | None) -> int:
+        """Address of an argument that fits; raises for one that does not."""
+        adapter = adapter_of(x, name)
+        signature = adapter.signature(x)
+        if signature not in self._accepted or signature[0] != index:
+            self._check(x, name, adapter, index)
+            self._accepted.add(signature)
+        return adapter.pointer(x)
+
+    def _check(self, x: Any, name: str, adapter: Adapter, index: int | None) -> None:
+        shapes = [self.shape, self.shape[1:]] if self.shape[0] == 1 else [self.shape]
+        if tuple(x.shape) not in shapes:
+            raise ValueError(f"{name}: expected shape {self.shape}, [B, H, L] as prepared; got {tuple(x.shape)}")
+        if adapter.dtype_name(x) != self.spectrum.dtype:
+            raise TypeError(
+                f"{name}: expected {self.spectrum.dtype} (as u and the prepared filter), got {adapter.dtype_name(x)}; "
+                f"convert it, nothing is converted silently"
+            )
+        if adapter.index(x) != index:
+            mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
+            raise ValueError(f"{name} is in {mine} and u in {theirs}; move them to one place")
+        if not adapter.contiguous(x):
+            raise ValueError(f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()")
+
+    def spec(self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False) -> fused.Spec:
+        """The kernel this convolution runs, for arrays whose addresses end in ``low_bits``."""
+        batch, _, length = self.shape
+        halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (2 * v) == 0)
+        plan = self.spectrum.plan
+        return fused.make_spec(
+            plan, self.spectrum.dtype, halves=halves, guarded=length < plan.n or batch % 2 == 1,
+            pregate=pregate, postgate=postgate,
+        )
+
+    def _grid(self, warps: int, blocks: int) -> tuple[int, int]:
+        """(grid, items per warp): at most ``blocks`` blocks, work spread evenly."""
+        per_warp = -(-self.items // (warps * max(1, blocks)))
+        return -(-self.items // (warps * per_warp)), per_warp
+
+    def _prepare(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> _Launch:
+        from kernels_numba import launch
+
+        spec = self.spec(low_bits, pregate=pregate, postgate=postgate)
+        loaded = launch.load(fused, spec, index)
+        sm_count = device(index).sm_count or 1
+        grid, per_warp = self._grid(spec.warps, sm_count * loaded.blocks_per_sm)
+        words, scales = self.spectrum.on_device(index)
+        constants = _device_constants(spec.n1, spec.n2, spec.rows_in, spec.dtype, index)
+        batch, channels, length = self.shape
+        return _Launch(
+            loaded, grid, (words.pointer, scales.pointer, constants.pointer),
+            (self.items, per_warp, self.pairs, batch, channels, length), keep=(words, scales, constants),
+        )
+
+    def _run_on_host(self, adapter: Adapter, u: Any, pregate: Any, postgate: Any, out: Any) -> None:
+        """Host arrays: on the CPU body, or on a GPU by way of copies."""
+        if not device().is_gpu:
+            self.run_cpu(u, pregate=pregate, postgate=postgate, out=out)
+            return
+        from kernels_numba.launch import DeviceBuffer, device_index
+
+        warnings.warn(
+            "arrays in host memory are copied to the GPU and back; keep them there (CuPy, PyTorch, Numba) for speed",
+            HostCopyWarning, stacklevel=4,
+        )
+        index = device_index()
+        host = [None if x is None else adapter_of(x, "u").host(x) for x in (u, pregate, postgate)]
+        there = [None if x is None else DeviceBuffer.of(x, index) for x in host]
+        result = DeviceBuffer(index, self.shape, HALF_TYPES[self.spectrum.dtype])
+        at_u, at_pre, at_post = (0 if x is None else x.pointer for x in there)
+        launch = self._prepare(index, 0, pregate is not None, postgate is not None)
+        launch(0, at_u, at_pre, at_post, result.pointer)
+        _write(out, adapter_of(out, "out"), result.host())
+
+    def run_cpu(self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None,
+                blocks: int = CPU_BLOCKS) -> tuple[Any, Counters]:
+        """Run the same kernel on the CPU body, on a grid of at most ``blocks``; returns y and what was counted."""
+        from kernels_numba.tile.cpu import CpuTile
+        from kernels_numba.tile.machine import POISON, Buffer, Machine
+
+        spec = self.spec(pregate=pregate is not None, postgate=postgate is not None)
+        machine = Machine()
+        kernel = fused.build(CpuTile(machine, spec.dtype), spec)
+        grid, per_warp = self._grid(spec.warps, blocks)
+        poison = np.full(int(np.prod(self.shape)), POISON, np.int16)
+        result = _aligned(poison)
+        constants = fused.constants(spec.n1, spec.n2, spec.rows_in, spec.dtype)
+        buffers = [
+            Buffer("u", _bits(u)), Buffer("pregate", _bits(pregate)), Buffer("postgate", _bits(postgate)),
+            Buffer("spectrum", self.spectrum.words.reshape(-1)), Buffer("scales", self.spectrum.scales),
+            Buffer("constants", constants), Buffer("y", result),
+        ]
+        counters = machine.run(
+            kernel, grid, spec.warps, spec.shared_bytes // 4,
+            [*buffers, self.items, per_warp, self.pairs, *self.shape],
+        )
+        values = result.view(HALF_TYPES[spec.dtype]).reshape(self.shape)
+        if out is None:
+            return values, counters
+        _write(out, adapter_of(out, "out"), values)
+        return out, counters
+
+
+class _Launch:
+    """A loaded kernel with everything but four pointers filled in."""
+
+    def __init__(self, loaded: Any, grid: int, pointers: tuple, scalars: tuple, keep: tuple) -> None:
+        self.loaded, self.grid, self.keep = loaded, grid, keep
+        self.run = loaded.launcher(grid, ("u", "pre", "post", *pointers, "y", *scalars))
+
+    def __call__(self, stream: int, u: int, pre: int, post: int, y: int) -> None:
+        self.run(stream, u, pre, post, y)
+
+
+@lru_cache(maxsize=32)
+def _device_constants(n1: int, n2: int, rows_in: int, dtype: str, index: int) -> Any:
+    """The constant operands on a GPU, shared by all convolutions there (at most 20 KiB a plan)."""
+    from kernels_numba.launch import DeviceBuffer
+
+    return DeviceBuffer.of(fused.constants(n1, n2, rows_in, dtype), index)
+
+
+def _half_dtype(x: Any, adapter: Adapter, name: str) -> str:
+    found = adapter.dtype_name(x)
+    if found not in HALF_TYPES:
+        raise TypeError(
+            f"{name}: the fused kernel takes fp16 and bf16, got {found}; convert it (nothing is converted silently), "
+            f"or use reference.fftconv, which computes in float64"
+        )
+    return found
+
+
+def _shape_of(u: Any) -> tuple[int, int, int]:
+    shape = tuple(u.shape)
+    if len(shape) == 2:
+        shape = (1, *shape)
+    if len(shape) != 3 or 0 in shape:
+        raise ValueError(f"u: expected sequences [B, H, L] or [H, L] with B, H, L >= 1, got shape {tuple(u.shape)}")
+    return shape
+
+
+def _bits(x: Any) -> NDArray[np.int16]:
+    """The elements of a half-precision array (or of none) as a flat array of 16-bit words."""
+    if x is None:
+        return np.empty(0, np.int16)
+    host = x if isinstance(x, np.ndarray) else adapter_of(x, "u").host(x)
+    bits = host.reshape(-1).view(np.int16)
+    return bits if bits.ctypes.data % 16 == 0 else _aligned(bits)
+
+
+def _aligned(bits: NDArray[np.int16]) -> NDArray[np.int16]:
+    """A copy on a 16-byte boundary, as device allocations are."""
+    room = np.empty(bits.size + 8, np.int16)
+    start = (-room.ctypes.data // 2) % 8
+    room[start : start + bits.size] = bits
+    return room[start : start + bits.size]
+
+
+def _write(out: Any, adapter: Adapter, values: NDArray) -> None:
+    """Put the result into an array in host memory (host() of one is a view)."""
+    adapter.host(out)[...] = values.reshape(tuple(out.shape))
