@@ -26,14 +26,14 @@ term by term.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import isqrt, prod
 from typing import TYPE_CHECKING
 
 from costmodel.gpus import GPU, load
-from monarch import factor_lists, format_factors
+from monarch import format_factors
 
 if TYPE_CHECKING:
     import sympy
@@ -114,9 +114,34 @@ def cost(factors: Sequence[int], rates: Constants, *, batch: int = 1, channels: 
 
 @lru_cache(maxsize=4096)
 def best_factors(n: int, order: int, rates: Constants) -> tuple[int, ...] | None:
-    """The factor list of this order that Equation 2 prefers; None when ``n`` has no such factorisation."""
-    lists = factor_lists(n, order=order, multiple_of=1)
-    return min(lists, key=lambda f: (cost(f, rates), f), default=None)
+    """The factor list of this order that Equation 2 prefers; None when ``n`` has no such factorisation.
+
+    Only lists with the largest factor first are compared: the products do not depend on the order of the
+    factors, and with the small ones last every later stage works on the shortest sequences, so most stages
+    stay on chip.
+    """
+    return min(descending_lists(n, order), key=lambda f: (cost(f, rates), f), default=None)
+
+
+@lru_cache(maxsize=512)
+def descending_lists(n: int, order: int) -> tuple[tuple[int, ...], ...]:
+    """Every factor list of ``n`` with this many factors of at least 2, the largest first."""
+    divisors = [d for d in range(2, isqrt(n) + 1) if n % d == 0]
+    divisors = sorted({*divisors, *(n // d for d in divisors), *([n] if n > 1 else [])})
+
+    def lists(points: int, count: int, largest: int) -> Iterator[tuple[int, ...]]:
+        if count == 1:
+            if 2 <= points <= largest:
+                yield (points,)
+            return
+        for first in divisors:
+            if first > largest:
+                return
+            if first**count >= points and points % first == 0:
+                for rest in lists(points // first, count - 1, first):
+                    yield (first, *rest)
+
+    return tuple(lists(n, order, n))
 
 
 def curve(orders: Sequence[int], lengths: Sequence[int], rates: Constants) -> dict[int, list[float]]:

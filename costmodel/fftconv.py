@@ -114,7 +114,7 @@ def plans(
     signal: int | None = None,
     wanted: int | None = None,
 ) -> list[Plan]:
-    """Candidate plans: factors that are multiples of 16 where the order has such lists, else any factors.
+    """Candidate plans: factors that are multiples of 16 where the order has such lists, else any.
 
     ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, also one sequence as N/2
     complex points.
@@ -130,9 +130,9 @@ def plans(
             continue
         points = n // 2 if pack == "half" else n
         for order in orders:
-            lists = factor_lists(points, order=order, multiple_of=16) or factor_lists(
-                points, order=order, multiple_of=1
-            )
+            lists = factor_lists(points, order=order, multiple_of=16)
+            if not lists:
+                lists = list(equation2.descending_lists(points, order))
             out += [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
     if not out:
         raise ValueError(

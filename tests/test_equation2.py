@@ -95,7 +95,7 @@ def test_order_3_takes_over_before_order_2_bumps_and_order_4_when_order_3_does()
 
 
 def test_h200_figure_at_1024():
-    """About 114 us with rough constants, where a kernel takes 74: the paper's model knows no packing of pairs."""
+    """About 114 us with rough constants, a kernel takes 74: this model knows no packing."""
     microseconds = cost((32, 32), constants("h200-sxm"), batch=64, channels=768) * 1e6
     assert microseconds == pytest.approx(114, rel=0.05)
 
@@ -122,7 +122,7 @@ def test_the_root_would_flip_the_decision():
 def test_best_list_is_the_cheapest_of_all(order, exponent):
     n = 2**exponent
     best = cost(equation2.best_factors(n, order, A100), A100)
-    assert all(best <= cost(f, A100) for f in factor_lists(n, order=order, multiple_of=1))
+    assert all(best <= cost(f, A100) * (1 + 1e-12) for f in factor_lists(n, order=order, multiple_of=1))
 
 
 def test_no_list_of_that_order():

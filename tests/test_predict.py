@@ -1,0 +1,391 @@
+"""Counts, the time model, candidates and decisions, and the fit of the model's factors."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel
+from costmodel import counts as counting
+from costmodel import fftconv, fit, gpus, timing
+from costmodel.counts import Counts, analytic
+from monarch import Plan, plan
+
+H200 = costmodel.load_gpu("h200-sxm")
+CAPACITY = H200.spec["shared_memory_per_block_bytes"]
+INPUTS = timing.inputs_of(H200)
+TERMS = ("memory", "tensor", "shared", "vector", "sync", "launch")
+
+
+def counted(factors: tuple[int, ...], *, batch: int = 64, variant: str = "plain", **fields) -> Counts:
+    fields.setdefault("n", math.prod(factors))
+    made = Plan(factors=factors, **fields)
+    return analytic(made, batch, 768, variant=variant, capacity_bytes=CAPACITY)
+
+
+# Counts.
+
+
+def test_counts_of_a_pair_by_hand():
+    c = counted((32, 32))
+    pairs = 32 * 768
+    assert c.transforms == pairs
+    assert c.mma_flops == pairs * 2 * 8 * 1024 * (32 + 32)
+    assert c.half_flops == pairs * 6 * 1024 * 3
+    assert c.device_read_bytes == 64 * 768 * 1024 * 2 + 768 * 4 * 1024
+    assert c.device_write_bytes == 64 * 768 * 1024 * 2
+    assert c.launches == 1 and c.barriers_per_transform == 0
+
+
+def test_products_are_the_plans_own_flops_where_nothing_is_padded_or_skipped():
+    p = Plan(n=4096, factors=(16, 16, 16))
+    per_transform = counted((16, 16, 16)).mma_flops / (32 * 768)
+    assert per_transform == 2 * sum(p.flops(i) for i in range(3))
+
+
+def test_an_odd_batch_costs_a_whole_pair():
+    assert counted((32, 32), batch=7).mma_flops == counted((32, 32), batch=8).mma_flops
+    assert counted((32, 32), batch=7).device_write_bytes < counted((32, 32), batch=8).device_write_bytes
+
+
+@pytest.mark.parametrize(("factor", "work"), [(16, 16), (32, 32), (8, 32), (4, 64), (24, 32 * 32 / 24)])
+def test_padding_to_tiles(factor, work):
+    assert counting.padded_work(factor) == pytest.approx(work, rel=1e-12)
+
+
+def test_dead_tiles_of_a_half_filled_input_are_skipped():
+    full, half = counted((32, 32)), counted((32, 32), signal=512, wanted=512)
+    assert half.mma_flops == full.mma_flops * (32 + 16) / 64
+    assert half.device_write_bytes == full.device_write_bytes / 2
+
+
+def test_gates_are_read_and_multiplied():
+    plain, gated = counted((32, 32)), counted((32, 32), variant="gated")
+    assert gated.device_read_bytes - plain.device_read_bytes == 2 * 64 * 768 * 1024 * 2
+    assert gated.half_flops - plain.half_flops == 64 * 768 * 1024 * 2
+
+
+def test_a_sequence_too_long_for_the_chip_makes_a_trip_per_outer_stage():
+    near = counted((32, 32, 32))
+    far = counted((16, 16, 16, 16))
+    assert near.launches == 1 and far.launches == 3
+    points = 32 * 768 * 65536
+    assert far.device_write_bytes == 64 * 768 * 65536 * 2 + 2 * 4 * points
+    assert counting.outer_stages((32, 32, 32), CAPACITY) == 0
+    assert counting.outer_stages((16, 16, 16, 16), CAPACITY) == 1
+
+
+def test_half_packing_keeps_64k_on_chip():
+    c = counted((32, 32, 32), n=65536, packing="half")
+    assert c.launches == 1
+    assert c.transforms == 64 * 768
+    assert c.device_write_bytes == 64 * 768 * 65536 * 2
+
+
+def test_complex_data_are_twice_the_bytes():
+    assert counted((32, 32), packing="complex").device_write_bytes == 2 * counted((32, 32)).device_write_bytes
+
+
+def test_exact_counts_of_a_kernel_go_first(monkeypatch):
+    exact = replace(counted((32, 32)), exact=True, source="kernel")
+    asked = []
+
+    def source(made, batch, channels, *, dtype, variant):
+        asked.append((made.factors, batch, channels, dtype, variant))
+        return exact if made.factors == (32, 32) else None
+
+    monkeypatch.setattr(counting, "_registry", [])
+    assert counting.register(source) is source
+    found = costmodel.predict(1024, gpu=H200, batch=2, channels=3, dtype="bf16", variant="gated")
+    by_name = {c.name: c for c in found.candidates}
+    assert ((32, 32), 2, 3, "bf16", "gated") in asked
+    assert by_name["32x32"].counts is exact
+    assert by_name["16x8x8"].counts.source == "analytic"
+    assert by_name["32x32"].as_dict()["exact_counts"] is True
+
+
+def test_exact_counts_have_the_narrower_interval():
+    rough = counted((32, 32))
+    _, low, high = timing.time_with_interval(rough, H200)
+    _, low_exact, high_exact = timing.time_with_interval(replace(rough, exact=True), H200)
+    assert low < low_exact < high_exact < high
+
+
+# Time.
+
+positive = st.floats(1e-7, 1.0)
+
+
+@given(st.lists(positive, min_size=6, max_size=6), st.floats(1, 20))
+def test_combined_time_lies_between_perfect_and_no_overlap(values, exponent):
+    parts = dict(zip(TERMS, values, strict=True))
+    total = timing.combine(parts, exponent)
+    added = parts["sync"] + parts["launch"]
+    assert max(values[:4]) + added <= total * (1 + 1e-12)
+    assert total <= sum(values) * (1 + 1e-12)
+
+
+@given(st.lists(positive, min_size=6, max_size=6), st.sampled_from(TERMS), st.floats(1.01, 3))
+def test_more_of_any_work_takes_longer(values, term, factor):
+    parts = dict(zip(TERMS, values, strict=True))
+    more = {**parts, term: parts[term] * factor}
+    assert timing.combine(more, 2.0) >= timing.combine(parts, 2.0)
+
+
+def test_ends_of_the_overlap_exponent():
+    parts = dict.fromkeys(TERMS, 1.0)
+    assert timing.combine(parts, 1.0) == pytest.approx(6.0, rel=1e-12)
+    assert timing.combine(parts, math.inf) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "resident", "share"),
+    [(132, 1, 1.0), (133, 1, 133 / 264), (264, 2, 1.0), (200, 2, 200 / 264), (1, 4, 1 / 132), (1320, 2, 1.0)],
+)
+def test_wave_quantisation(blocks, resident, share):
+    assert timing.use(blocks, 132, resident) == pytest.approx(share, rel=1e-12)
+
+
+def test_a_grid_of_no_blocks_is_an_error():
+    with pytest.raises(ValueError, match="blocks: got 0"):
+        timing.use(0, 132, 1)
+
+
+def test_resident_blocks_by_each_limit():
+    base = replace(
+        counted((32, 32)), registers_per_thread=32, threads_per_block=128, shared_bytes_per_block=0
+    )
+    assert timing.resident_blocks(base, H200) == 16  # threads: 2048 / 128
+    assert timing.resident_blocks(replace(base, registers_per_thread=168), H200) == 3
+    assert timing.resident_blocks(replace(base, shared_bytes_per_block=100 * 1024), H200) == 2
+    assert timing.resident_blocks(replace(base, shared_bytes_per_block=227 * 1024), H200) == 1
+
+
+def test_interval_is_first_order_in_one_uncertain_input():
+    known = {"rate": timing.Input(2.0, 0.1, "test"), "sure": timing.Input(3.0, 0.0, "test")}
+    low, high = timing.interval(lambda i: 6.0 / i["rate"].value * i["sure"].value, known)
+    assert high == pytest.approx(9 * 1.1, rel=1e-12)
+    assert low == pytest.approx(9 / 1.1, rel=1e-12)
+
+
+def test_spread_of_a_measured_rate_comes_from_its_percentiles():
+    m = gpus.Measured(median=100.0, p20=98.0, p80=102.0, source="s", date="2026-01-01")
+    assert timing._measured(m).relative_uncertainty == pytest.approx(0.02 / 0.8416, rel=1e-3)
+
+
+def test_every_term_has_the_right_magnitude():
+    """The prefixes: 204 MB at 4.26 TB/s is 48 us, 25.8 Gflop at 551 Tflop/s 47 us, whatever else is fitted."""
+    parts = timing.terms(counted((32, 32)), H200, INPUTS)
+    fraction = {key: INPUTS[f"{key}_fraction"].value for key in ("memory", "tensor", "shared", "vector")}
+    assert parts["memory"] * fraction["memory"] == pytest.approx(48.0e-6, rel=0.01)
+    assert parts["tensor"] * fraction["tensor"] == pytest.approx(46.8e-6, rel=0.05)
+    assert 5e-6 < parts["shared"] < 50e-6
+    assert 1e-6 < parts["vector"] < 20e-6
+
+
+@pytest.mark.parametrize(("factors", "measured_us"), [((32, 32), 74), ((16, 16, 16), 381)])
+def test_development_kernels_lie_in_their_intervals(factors, measured_us):
+    """Two kernels measured on one H200 while this project was planned (B=64, H=768, fp16)."""
+    _, low, high = timing.time_with_interval(counted(factors), H200)
+    assert low < measured_us * 1e-6 < high
+    assert high / low < 1.7
+
+
+# Decisions.
+
+
+@pytest.mark.parametrize("slug", ["h200-sxm", "h100-sxm", "a100-sxm-40gb"])
+def test_best_orders_over_the_lengths(slug):
+    best = {n: costmodel.best_plan(n, gpu=slug).order for n in (256, 512, 1024, 4096, 8192, 2**20, 2**22)}
+    assert best == {256: 2, 512: 2, 1024: 2, 4096: 3, 8192: 3, 2**20: 4, 2**22: 4}
+
+
+@pytest.mark.parametrize("model", ["measured", "paper"])
+def test_candidates_are_ordered_and_margins_are_relative_to_the_best(model):
+    f = costmodel.predict(4096, gpu="h200-sxm", model=model)
+    times = [c.time_s for c in f.candidates]
+    assert times == sorted(times)
+    assert f.best is f.candidates[0]
+    for c in f.candidates:
+        assert c.time_low_s < c.time_s < c.time_high_s
+    for c in f.candidates[1:]:
+        assert c.margin == pytest.approx(c.time_s / times[0] - 1, rel=1e-9)
+    other = next(c for c in f.candidates if c.plan.order != f.best.plan.order)
+    assert f.best.margin == other.margin
+    assert {c.plan.order for c in f.candidates} == {2, 3, 4}
+
+
+def test_floor_is_input_and_output_once():
+    f = costmodel.predict(1024, gpu="h200-sxm")
+    assert f.floor_s == pytest.approx(47.3e-6, rel=0.001)
+    assert f.best.time_s > f.floor_s
+
+
+@pytest.mark.parametrize("n", [256, 1024, 4096, 65536, 2**20])
+def test_time_grows_with_the_work(n):
+    def time(**changes):
+        return costmodel.predict(n, gpu="h200-sxm", packing="pair", **changes).best.time_s
+
+    assert time(batch=64) < time(batch=128) < 2.05 * time(batch=64)
+    assert time(variant="causal") < time(variant="plain") < time(variant="gated")
+
+
+def test_a_small_grid_is_not_served_at_full_rate():
+    small = costmodel.predict(1024, gpu="h200-sxm", batch=2, channels=4).best
+    assert small.time_s > 5 * costmodel.predict(1024, gpu="h200-sxm").best.time_s * (2 * 4) / (64 * 768)
+
+
+def test_faster_memory_helps_a_memory_bound_case():
+    faster = replace(
+        H200,
+        measured={
+            **H200.measured,
+            "device_copy_bytes_per_s": replace(H200.measured["device_copy_bytes_per_s"], median=8e12),
+        },
+    )
+    now, then = (costmodel.predict(2**20, gpu=g).best for g in (H200, faster))
+    assert now.bound == "device memory"
+    assert 0.5 < then.time_s / now.time_s < 0.85
+
+
+def test_a_data_sheet_is_trusted_less():
+    known = costmodel.predict(4096, gpu="h200-sxm")
+    sheet = costmodel.predict(4096, gpu="h100-sxm")
+    widths = [f.best.time_high_s / f.best.time_low_s for f in (known, sheet)]
+    assert widths[1] > 1.15 * widths[0]
+    assert any("data sheet only" in note for note in sheet.notes)
+    assert not any("data sheet only" in note for note in known.notes)
+
+
+def test_what_does_not_fit_in_memory_is_said():
+    assert any("825 GB" in note for note in costmodel.predict(2**22, gpu="h200-sxm").notes)
+
+
+def test_half_packing_is_offered_where_a_pair_does_not_fit():
+    assert {c.plan.packing for c in costmodel.predict(32768, gpu="h200-sxm").candidates} == {"pair"}
+    assert costmodel.predict(65536, gpu="h200-sxm").best.plan.packing == "half"
+    assert {c.plan.packing for c in costmodel.predict(1024, gpu="h200-sxm", packing="any").candidates} == {
+        "pair",
+        "half",
+    }
+
+
+def test_best_plan_is_what_monarch_plan_asks_for():
+    asked = plan(2048, gpu="h200-sxm", signal=1024)
+    assert asked == costmodel.best_plan(2048, gpu="h200-sxm", signal=1024)
+    assert (asked.signal, asked.wanted, asked.packing) == (1024, None, "pair")
+    assert plan(4096, gpu="h200-sxm", order=2).factors == (64, 64)
+
+
+@given(st.integers(2, 64), st.integers(2, 64), st.sampled_from(gpus.slugs()))
+def test_any_composite_length_has_a_prediction(a, b, slug):
+    f = costmodel.predict(16 * a * b, gpu=slug, batch=3, channels=5)
+    assert 0 < f.best.time_low_s < f.best.time_s < f.best.time_high_s < 1
+    assert math.prod(f.best.plan.factors) == f.best.plan.points
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"n": 0}, ValueError, "N: got 0"),
+        ({"n": 2**27}, ValueError, "N: got 134217728; accepted: up to"),
+        ({"n": 1009}, ValueError, "1009 has no plan of order"),
+        ({"n": 1024.0}, TypeError, "N: got 1024.0"),
+        ({"batch": 0}, ValueError, "B: got 0"),
+        ({"channels": True}, TypeError, "H: got True"),
+        ({"length": 2048}, ValueError, "L: got 2048; accepted: 1 to N = 1024"),
+        ({"wanted": 0}, ValueError, "wanted: got 0"),
+        ({"dtype": "fp64"}, ValueError, "dtype: got 'fp64'; accepted: fp16, bf16"),
+        ({"variant": "two-sided"}, ValueError, "variant: got 'two-sided'"),
+        ({"packing": "trio"}, ValueError, "packing: got 'trio'"),
+        ({"model": "roofline"}, ValueError, "model: got 'roofline'; accepted: measured, paper"),
+        ({"gpu": "h300"}, costmodel.UnknownGPUError, "unknown GPU 'h300'"),
+    ],
+)
+def test_bad_arguments(arguments, error, text):
+    given_ = {"n": 1024, "gpu": "h200-sxm"} | arguments
+    with pytest.raises(error) as caught:
+        costmodel.predict(given_.pop("n"), **given_)
+    assert text in str(caught.value)
+
+
+def test_a_length_without_a_plan_is_told_one_that_has():
+    with pytest.raises(ValueError, match="such as 1024"):
+        costmodel.predict(1009, gpu="h200-sxm")
+
+
+def test_explanation_adds_up():
+    f = costmodel.predict(4096, gpu="h200-sxm")
+    text = fftconv.explain(f)
+    for name, seconds in f.best.terms_s.items():
+        assert f"{seconds * 1e6:.3g} us" in text, name
+    assert f"of {f.best.time_s * 1e6:.4g} us" in text
+    assert text.splitlines()[-1].startswith(f"Bound by {f.best.bound}")
+
+
+def test_conclusion_is_one_sentence_with_the_figures():
+    text = costmodel.predict(4096, gpu="h200-sxm").conclusion()
+    assert text.startswith("Best plan 16x16x16 (order 3): ") and text.endswith("slower.")
+
+
+def test_a_tie_is_called_one():
+    f = costmodel.predict(4096, gpu="h200-sxm")
+    close = replace(f, candidates=(replace(f.best, margin=0.01), *f.candidates[1:]))
+    assert not f.tie and close.tie
+    assert close.conclusion().endswith("a tie.")
+
+
+# The fit.
+
+TRUE = {"overlap_exponent": 1.7, "synchronise_us": 0.45, "memory_fraction": 0.93}
+
+
+def synthetic_points() -> list[fit.Point]:
+    moved = {key: replace(entry, value=TRUE.get(key, entry.value)) for key, entry in INPUTS.items()}
+    out = []
+    for factors in ((16, 16), (32, 16), (32, 32), (16, 16, 16), (32, 16, 16), (32, 32, 32), (16, 16, 16, 16)):
+        for batch in (2, 64):
+            work = counted(factors, batch=batch)
+            out.append(fit.Point(work, timing.seconds(work, H200, moved), math.prod(factors)))
+    return out
+
+
+def test_fit_recovers_the_factors_that_made_the_times():
+    result = fit.fit(H200, synthetic_points(), prior=dict.fromkeys(fit.FITTED, 1.0))
+    for key, value in TRUE.items():
+        assert result.factors[key] == pytest.approx(value, rel=0.03), key
+    assert max(result.errors) < 0.01
+    assert max(result.left_out) < 0.02
+    assert len(result.left_out) == len(result.errors) == 14
+
+
+def test_fit_leaves_what_no_case_depends_on():
+    """One-warp kernels have no barriers, so nothing can be learnt about them."""
+    only = [p for p in synthetic_points() if p.counts.barriers_per_transform == 0]
+    result = fit.fit(H200, only)
+    before = INPUTS["synchronise_us"]
+    assert result.factors["synchronise_us"] == pytest.approx(before.value, rel=1e-6)
+    assert result.uncertainties["synchronise_us"] == pytest.approx(before.relative_uncertainty, rel=1e-6)
+
+
+def test_fit_needs_points():
+    with pytest.raises(ValueError, match="got none; measure first"):
+        fit.fit(H200, [])
+
+
+def test_fitted_file_reads_back(tmp_path):
+    result = fit.fit(H200, synthetic_points())
+    text = fit.updated_text(gpus.file_text("h200-sxm"), result, source="fitted in a test", day="2026-11-30")
+    path = tmp_path / "fitted.toml"
+    path.write_text(text)
+    fitted = gpus.read(path)
+    for key in fit.FITTED:
+        assert fitted.model[key].value == pytest.approx(result.factors[key], rel=1e-3)
+        assert fitted.model[key].source == "fitted in a test"
+    assert fitted.model["model_error"].value == pytest.approx(
+        math.sqrt(sum(e * e for e in result.left_out) / len(result.left_out)), rel=1e-3
+    )
+    assert fitted.measured == H200.measured and fitted.spec == H200.spec
+    assert text.count("#") == gpus.file_text("h200-sxm").count("#")  # the comments stay
