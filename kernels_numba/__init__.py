@@ -24,4 +24,13 @@ from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, Spectrum, fftconv, prepare_filter
 from kernels_numba.tile.counters import Counters
 
-__all__ = ["Counters", "Device", "FFTConv", "HostCopyWarning", "Spectrum", "device", "fftconv", "prepare_filter"]
+__all__ = [
+    "Counters",
+    "Device",
+    "FFTConv",
+    "HostCopyWarning",
+    "Spectrum",
+    "device",
+    "fftconv",
+    "prepare_filter",
+]

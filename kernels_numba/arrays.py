@@ -7,7 +7,7 @@ type; each library has one adapter. Outputs are made by the library of the input
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 DTYPE_NAMES = {
-    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
 }
 
 
@@ -25,7 +28,7 @@ class Adapter:
     library = "array"
 
     def dtype_name(self, x: Any) -> str:
-        """"fp16", "bf16", "fp32", "fp64", or the library's own name for anything else."""
+        """ "fp16", "bf16", "fp32", "fp64", or the library's own name for anything else."""
         name = str(x.dtype).rsplit(".", 1)[-1]
         return DTYPE_NAMES.get(name, name)
 
@@ -162,11 +165,15 @@ class NumbaAdapter(Adapter):
 
 
 _ADAPTERS: dict[str, Callable[[], Adapter]] = {
-    "numpy": NumpyAdapter, "torch": TorchAdapter, "cupy": CupyAdapter, "numba": NumbaAdapter, "numba_cuda": NumbaAdapter,
+    "numpy": NumpyAdapter,
+    "torch": TorchAdapter,
+    "cupy": CupyAdapter,
+    "numba": NumbaAdapter,
+    "numba_cuda": NumbaAdapter,
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _adapter_for(kind: type) -> Adapter | None:
     for base in kind.__mro__:
         make = _ADAPTERS.get(base.__module__.split(".")[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Device:
         return f"GPU body on {self.name} (sm_{major}{minor}, {self.sm_count} SMs, {self.count} GPU(s) here)"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _gpus() -> tuple[int, str]:
     """How many GPUs can be used, and why not if none."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
@@ -49,7 +49,10 @@ def _gpus() -> tuple[int, str]:
         from cuda.bindings import driver
         from cuda.core import Device as CudaDevice  # noqa: F401
     except ImportError as error:
-        return 0, f"the GPU packages are not installed ({error}); `pip install monarch-numba[gpu]` brings them"
+        return (
+            0,
+            f"the GPU packages are not installed ({error}); `pip install monarch-numba[gpu]` brings them",
+        )
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError as error:  # no libcuda
@@ -62,7 +65,7 @@ def _gpus() -> tuple[int, str]:
     return count, f"{count} GPU(s) found"
 
 
-@lru_cache(maxsize=None)
+@cache
 def device(index: int = 0) -> Device:
     """The device that kernels run on; ``index`` picks one of several GPUs.
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import monarch
-from kernels_numba import fused
+from kernels_numba import fused, operands
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import device
 from kernels_numba.tile.counters import Counters
@@ -43,8 +43,16 @@ class HostCopyWarning(UserWarning):
     """Arrays in host memory were copied to the GPU and back."""
 
 
-def fftconv(u: Any, k: Any, *, mode: str = "circular", pregate: Any = None, postgate: Any = None,
-            plan: Plan | None = None, out: Any = None) -> Any:
+def fftconv(
+    u: Any,
+    k: Any,
+    *,
+    mode: str = "circular",
+    pregate: Any = None,
+    postgate: Any = None,
+    plan: Plan | None = None,
+    out: Any = None,
+) -> Any:
     """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
 
     Args:
@@ -71,8 +79,12 @@ def fftconv(u: Any, k: Any, *, mode: str = "circular", pregate: Any = None, post
     dtype = _half_dtype(u, adapter, "u")
     batch, channels, length = _shape_of(u)
     if isinstance(k, Spectrum):
-        if plan is not None and plan.with_(signal=None, wanted=None) != k.plan.with_(signal=None, wanted=None):
-            raise ValueError(f"plan: the spectrum was prepared for {k.plan}, not {plan}; prepare it with this plan")
+        if plan is not None and plan.with_(signal=None, wanted=None) != k.plan.with_(
+            signal=None, wanted=None
+        ):
+            raise ValueError(
+                f"plan: the spectrum was prepared for {k.plan}, not {plan}; prepare it with this plan"
+            )
         spectrum = k
     else:
         spectrum = prepare_filter(k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels)
@@ -112,8 +124,15 @@ class Spectrum:
         return self._device[index]
 
 
-def prepare_filter(k: Any, *, length: int, mode: str = "circular", dtype: str = "fp16", plan: Plan | None = None,
-                   channels: int | None = None) -> Spectrum:
+def prepare_filter(
+    k: Any,
+    *,
+    length: int,
+    mode: str = "circular",
+    dtype: str = "fp16",
+    plan: Plan | None = None,
+    channels: int | None = None,
+) -> Spectrum:
     """Transform a filter once, for any number of convolutions.
 
     Args:
@@ -131,14 +150,18 @@ def prepare_filter(k: Any, *, length: int, mode: str = "circular", dtype: str = 
         raise ValueError(f"dtype: accepted are {', '.join(HALF_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
     if adapter.dtype_name(k) not in ("fp16", "bf16", "fp32", "fp64"):
-        raise TypeError(f"k: accepted are real fp16, bf16, fp32 and fp64 filters; got {adapter.dtype_name(k)}")
+        raise TypeError(
+            f"k: accepted are real fp16, bf16, fp32 and fp64 filters; got {adapter.dtype_name(k)}"
+        )
     taps = adapter.host(k).astype(np.float64)
     if taps.ndim == 1:
         taps = np.broadcast_to(taps, (channels or 1, taps.size))
     if taps.ndim != 2 or 0 in taps.shape:
         raise ValueError(f"k: expected a filter [H, K] or [K] with H, K >= 1, got shape {tuple(k.shape)}")
     if channels is not None and taps.shape[0] != channels:
-        raise ValueError(f"k: {taps.shape[0]} filters for {channels} channels; give one filter [K], or one per channel")
+        raise ValueError(
+            f"k: {taps.shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
+        )
     plan = _choose_plan(mode, length, taps.shape[1], plan)
     circle = monarch.place_filter(taps, length, plan.n, mode=mode)
     n1, n2 = plan.factors
@@ -146,8 +169,8 @@ def prepare_filter(k: Any, *, length: int, mode: str = "circular", dtype: str = 
     with np.errstate(divide="ignore", invalid="ignore"):
         peak = np.abs(bins).max(axis=1)
         scale = np.where(np.isfinite(peak) & (peak > 0), 2.0 ** np.ceil(np.log2(peak)), 1.0)
-        words = fused.spectrum_words(bins / scale[:, None], n1, n2, dtype)
-    scales = (scale * fused.output_scale(n1, dtype)).astype(np.float32)
+        words = operands.spectrum_words(bins / scale[:, None], n1, n2, dtype)
+    scales = (scale * operands.output_scale(n1, dtype)).astype(np.float32)
     return Spectrum(plan, mode, length, taps.shape[1], dtype, words, scales)
 
 
@@ -161,7 +184,11 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
     if plan is None:
         fitting = [n for n in SUPPORTED_LENGTHS if (n == need if mode == "circular" else n >= need)]
         if not fitting:
-            accepted = f"lengths {SUPPORTED_LENGTHS}" if mode == "circular" else f"up to {SUPPORTED_LENGTHS[-1]} points"
+            accepted = (
+                f"lengths {SUPPORTED_LENGTHS}"
+                if mode == "circular"
+                else f"up to {SUPPORTED_LENGTHS[-1]} points"
+            )
             raise ValueError(
                 f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernel "
                 f"takes {accepted}. reference.fftconv computes any length in float64."
@@ -236,7 +263,9 @@ class FFTConv:
     def _check(self, x: Any, name: str, adapter: Adapter, index: int | None) -> None:
         shapes = [self.shape, self.shape[1:]] if self.shape[0] == 1 else [self.shape]
         if tuple(x.shape) not in shapes:
-            raise ValueError(f"{name}: expected shape {self.shape}, [B, H, L] as prepared; got {tuple(x.shape)}")
+            raise ValueError(
+                f"{name}: expected shape {self.shape}, [B, H, L] as prepared; got {tuple(x.shape)}"
+            )
         if adapter.dtype_name(x) != self.spectrum.dtype:
             raise TypeError(
                 f"{name}: expected {self.spectrum.dtype} (as u and the prepared filter), got {adapter.dtype_name(x)}; "
@@ -246,7 +275,9 @@ class FFTConv:
             mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
             raise ValueError(f"{name} is in {mine} and u in {theirs}; move them to one place")
         if not adapter.contiguous(x):
-            raise ValueError(f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()")
+            raise ValueError(
+                f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
+            )
 
     def spec(self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False) -> fused.Spec:
         """The kernel this convolution runs, for arrays whose addresses end in ``low_bits``."""
@@ -254,8 +285,12 @@ class FFTConv:
         halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (2 * v) == 0)
         plan = self.spectrum.plan
         return fused.make_spec(
-            plan, self.spectrum.dtype, halves=halves, guarded=length < plan.n or batch % 2 == 1,
-            pregate=pregate, postgate=postgate,
+            plan,
+            self.spectrum.dtype,
+            halves=halves,
+            guarded=length < plan.n or batch % 2 == 1,
+            pregate=pregate,
+            postgate=postgate,
         )
 
     def _grid(self, warps: int, blocks: int) -> tuple[int, int]:
@@ -274,8 +309,11 @@ class FFTConv:
         constants = _device_constants(spec.n1, spec.n2, spec.rows_in, spec.dtype, index)
         batch, channels, length = self.shape
         return _Launch(
-            loaded, grid, (words.pointer, scales.pointer, constants.pointer),
-            (self.items, per_warp, self.pairs, batch, channels, length), keep=(words, scales, constants),
+            loaded,
+            grid,
+            (words.pointer, scales.pointer, constants.pointer),
+            (self.items, per_warp, self.pairs, batch, channels, length),
+            keep=(words, scales, constants),
         )
 
     def _run_on_host(self, adapter: Adapter, u: Any, pregate: Any, postgate: Any, out: Any) -> None:
@@ -287,7 +325,8 @@ class FFTConv:
 
         warnings.warn(
             "arrays in host memory are copied to the GPU and back; keep them there (CuPy, PyTorch, Numba) for speed",
-            HostCopyWarning, stacklevel=4,
+            HostCopyWarning,
+            stacklevel=4,
         )
         index = device_index()
         host = [None if x is None else adapter_of(x, "u").host(x) for x in (u, pregate, postgate)]
@@ -298,8 +337,9 @@ class FFTConv:
         launch(0, at_u, at_pre, at_post, result.pointer)
         _write(out, adapter_of(out, "out"), result.host())
 
-    def run_cpu(self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None,
-                blocks: int = CPU_BLOCKS) -> tuple[Any, Counters]:
+    def run_cpu(
+        self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS
+    ) -> tuple[Any, Counters]:
         """Run the same kernel on the CPU body, on a grid of at most ``blocks``; returns y and what was counted."""
         from kernels_numba.tile.cpu import CpuTile
         from kernels_numba.tile.machine import POISON, Buffer, Machine
@@ -310,14 +350,21 @@ class FFTConv:
         grid, per_warp = self._grid(spec.warps, blocks)
         poison = np.full(int(np.prod(self.shape)), POISON, np.int16)
         result = _aligned(poison)
-        constants = fused.constants(spec.n1, spec.n2, spec.rows_in, spec.dtype)
+        constants = operands.constants(spec.n1, spec.n2, spec.rows_in, spec.dtype)
         buffers = [
-            Buffer("u", _bits(u)), Buffer("pregate", _bits(pregate)), Buffer("postgate", _bits(postgate)),
-            Buffer("spectrum", self.spectrum.words.reshape(-1)), Buffer("scales", self.spectrum.scales),
-            Buffer("constants", constants), Buffer("y", result),
+            Buffer("u", _bits(u)),
+            Buffer("pregate", _bits(pregate)),
+            Buffer("postgate", _bits(postgate)),
+            Buffer("spectrum", self.spectrum.words.reshape(-1)),
+            Buffer("scales", self.spectrum.scales),
+            Buffer("constants", constants),
+            Buffer("y", result),
         ]
         counters = machine.run(
-            kernel, grid, spec.warps, spec.shared_bytes // 4,
+            kernel,
+            grid,
+            spec.warps,
+            spec.shared_bytes // 4,
             [*buffers, self.items, per_warp, self.pairs, *self.shape],
         )
         values = result.view(HALF_TYPES[spec.dtype]).reshape(self.shape)
@@ -343,7 +390,7 @@ def _device_constants(n1: int, n2: int, rows_in: int, dtype: str, index: int) ->
     """The constant operands on a GPU, shared by all convolutions there (at most 20 KiB a plan)."""
     from kernels_numba.launch import DeviceBuffer
 
-    return DeviceBuffer.of(fused.constants(n1, n2, rows_in, dtype), index)
+    return DeviceBuffer.of(operands.constants(n1, n2, rows_in, dtype), index)
 
 
 def _half_dtype(x: Any, adapter: Adapter, name: str) -> str:
@@ -361,7 +408,9 @@ def _shape_of(u: Any) -> tuple[int, int, int]:
     if len(shape) == 2:
         shape = (1, *shape)
     if len(shape) != 3 or 0 in shape:
-        raise ValueError(f"u: expected sequences [B, H, L] or [H, L] with B, H, L >= 1, got shape {tuple(u.shape)}")
+        raise ValueError(
+            f"u: expected sequences [B, H, L] or [H, L] with B, H, L >= 1, got shape {tuple(u.shape)}"
+        )
     return shape
 
 

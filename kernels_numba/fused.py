@@ -26,13 +26,8 @@ lanes load and store what is contiguous, and every other order is absorbed in th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kernels_numba.tile import layout
 from monarch import Plan
 
 SUPPORTED_FACTORS = (16, 32)
@@ -80,8 +75,8 @@ class Spec:
 
     @property
     def output_words(self) -> int:
-        """One sequence's wanted rows (the output gate)."""
-        return self.rows_out * self.n2 // 2
+        """One sequence's wanted rows (the output gate), and room for all that one copy of a warp brings."""
+        return max(self.rows_out * self.n2, 32 * self.halves) // 2
 
     @property
     def stage_words(self) -> int:
@@ -99,8 +94,16 @@ class Spec:
         return 4 * (constant_words(self) + self.warps * self.warp_words)
 
 
-def make_spec(plan: Plan, dtype: str, *, halves: int = HALVES_PER_COPY, guarded: bool | None = None,
-              pregate: bool = False, postgate: bool = False, warps: int = 4) -> Spec:
+def make_spec(
+    plan: Plan,
+    dtype: str,
+    *,
+    halves: int = HALVES_PER_COPY,
+    guarded: bool | None = None,
+    pregate: bool = False,
+    postgate: bool = False,
+    warps: int = 4,
+) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
     if plan.packing != "pair" or plan.order != 2 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
         raise ValueError(
@@ -116,137 +119,10 @@ def make_spec(plan: Plan, dtype: str, *, halves: int = HALVES_PER_COPY, guarded:
     return Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, warps)
 
 
-# ---- index maps: which index each slot of a fragment stands for ---------------------------------------------------
-def rows_read(n: int) -> NDArray[np.intp]:
-    """Contraction slot -> row of the input: lane thread t reads rows 4 e + t, e = 0..3, of each 16."""
-    slot = np.arange(n)
-    tile, s = slot // 16, slot % 16
-    return 16 * tile + 4 * (s % 2 + 2 * (s // 8)) + (s % 8) // 2
-
-
-def columns_read(n: int) -> NDArray[np.intp]:
-    """Column slot 8 j + c -> column of the input: lane group c reads the n/8 columns from c n/8 on."""
-    slot = np.arange(n)
-    return (n // 8) * (slot % 8) + slot // 8
-
-
-def mirrored(n: int, *, self_paired: bool = False) -> NDArray[np.intp]:
-    """Output slot -> index: q in the first half, its mirror in the second."""
-    q = np.arange(n // 2)
-    if self_paired:
-        return np.concatenate([q, np.where(q == 0, n // 2, (n - q) % n)])
-    return np.concatenate([q, n - 1 - q])
-
-
-def columns_written(n: int) -> NDArray[np.intp]:
-    """Column slot -> output column: thread t's slots are n/8 contiguous columns, and their mirrors."""
-    slot = np.arange(n // 2)
-    j, c = slot // 8, slot % 8
-    q = (n // 8) * (c // 2) + 2 * j + c % 2
-    return np.concatenate([q, n - 1 - q])
-
-
-@lru_cache(maxsize=None)
-def factor_scale(n: int, shift: float, dtype: str) -> float:
-    """The scale in [1, 2) with which the entries of a DFT factor round to half precision with the least error.
-
-    A factor of length n has about n/2 different magnitudes, so a scale that suits them all exists: the factors'
-    part of the rounding error falls to about half. What follows the factor is divided by the scale again, in
-    float64, before it is rounded itself.
-    """
-    entries = _entries(n, np.arange(n), np.arange(n), shift).reshape(-1)
-    scales = 2 ** (np.arange(4096) / 4096)
-    magnitudes, weights = np.unique(np.abs(entries).round(12), return_counts=True)
-    scaled = scales[:, None] * magnitudes
-    rounded = scaled.astype(layout.HALF_TYPES[dtype]).astype(np.float64)
-    error = (((rounded - scaled) ** 2) @ weights) / scales**2
-    return float(scales[np.argmin(error)])
-
-
-def _entries(n: int, contracted: NDArray[np.intp], outputs: NDArray[np.intp], shift: float) -> NDArray:
-    """[cosines; sines] of a unitary DFT factor: rows are the first half of ``outputs``, twice."""
-    q = outputs[: n // 2]
-    angle = 2 * np.pi * np.outer(q + shift, contracted) / n
-    cosines, sines = np.cos(angle), np.sin(angle)
-    if not shift:  # row 0 of the sines is free: it carries output n/2
-        sines[0] = np.cos(np.pi * contracted)
-    return np.concatenate([cosines, sines]) / np.sqrt(n)
-
-
-def _factor(n: int, contracted: NDArray[np.intp], outputs: NDArray[np.intp], *, shift: float, dtype: str) -> NDArray:
-    return factor_scale(n, shift, dtype) * _entries(n, contracted, outputs, shift)
-
-
-@dataclass(frozen=True)
-class _Maps:
-    """Index maps of one kernel; the four stages' slots in terms of n1, n2, k1, k2."""
-
-    row_in: NDArray[np.intp]
-    column_in: NDArray[np.intp]
-    k1: NDArray[np.intp]
-    k2: NDArray[np.intp]
-    column_out: NDArray[np.intp]
-    row_out: NDArray[np.intp]
-
-
-@lru_cache(maxsize=None)
-def _maps(n1: int, n2: int) -> _Maps:
-    return _Maps(
-        row_in=rows_read(n1),
-        column_in=columns_read(n2),
-        k1=mirrored(n1, self_paired=True),
-        k2=mirrored(n2),
-        column_out=columns_written(n2),
-        row_out=mirrored(n1),
-    )
-
-
-@lru_cache(maxsize=64)
-def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
-    """The constant operands in the order the kernel reads them: F1, twiddle, F2, F2 inverse, twiddle, F1 inverse."""
-    at = _maps(n1, n2)
-    n = n1 * n2
-    groups, tiles, k_tiles = n1 // 8, n2 // 8, n2 // 16
-    w = np.exp(-2j * np.pi * (np.outer(at.k1, at.column_in) % n) / n)
-    forward = w * np.exp(1j * np.pi * at.column_in / n2)[None, :] / factor_scale(n1, 0.0, dtype)
-    w = np.exp(2j * np.pi * (np.outer(at.k1, at.column_out) % n) / n)
-    inverse = w * np.exp(-1j * np.pi * at.k1 / n1)[:, None] / factor_scale(n2, 0.5, dtype)
-    first = _factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
-    parts = [
-        layout.pack_operand(first, layout.a_index(n1 // 16, rows_in // 16), dtype),
-        layout.pack_complex(forward, layout.c_index(groups, tiles), dtype),
-        layout.pack_operand(_factor(n2, at.column_in, at.k2, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype),
-        layout.pack_operand(_factor(n2, at.k2, at.column_out, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype),
-        layout.pack_complex(inverse, layout.c_index(groups, tiles), dtype),
-        layout.pack_operand(_factor(n1, at.k1, at.row_out, shift=0.5, dtype=dtype), layout.a_index(n1 // 16, n1 // 16), dtype),
-    ]
-    words = np.concatenate(parts)
-    words.setflags(write=False)
-    return words
-
-
 def constant_words(spec: Spec) -> int:
     """Words of the constant operands in shared memory."""
     n1, n2 = spec.n1, spec.n2
     return (n1 * spec.rows_in + n1 * n1 + 2 * n2 * n2) // 2 + 2 * spec.n
-
-
-def output_scale(n1: int, dtype: str) -> float:
-    """What the outputs must be multiplied by: the scale of the last factor, undone."""
-    return 1 / factor_scale(n1, 0.5, dtype)
-
-
-def spectrum_words(spectrum: NDArray[np.complexfloating], n1: int, n2: int, dtype: str) -> NDArray[np.int32]:
-    """Filter spectra [H, N] (natural order) as the kernel's words [H, N], with the phase of stage 3 absorbed."""
-    at = _maps(n1, n2)
-    k = at.k1[:, None] + n1 * at.k2[None, :]
-    slots = spectrum[:, k] * (np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype))
-    rows, columns = layout.c_index(n1 // 8, n2 // 8)
-    pairs = slots[:, rows, columns]  # [H, registers, 32, 2]
-    pairs = np.stack([pairs.real, pairs.imag], axis=1)
-    words = layout.to_words(pairs, dtype)  # [H, 2, registers, 32]
-    h, _, registers, lanes = words.shape
-    return words.reshape(h, 2, registers // 4, 4, lanes).swapaxes(3, 4).reshape(h, -1)
 
 
 # ---- the kernel ---------------------------------------------------------------------------------------------------
@@ -264,7 +140,11 @@ def build(tile: Any, spec: Spec) -> Any:
     read = spec.rows_in * n2 // 64
     kept = spec.rows_out * n2 // 64
     warps, halves, guarded, gated_in, gated_out = (
-        spec.warps, spec.halves, spec.guarded, spec.pregate, spec.postgate,
+        spec.warps,
+        spec.halves,
+        spec.guarded,
+        spec.pregate,
+        spec.postgate,
     )
     log_columns = n2.bit_length() - 1
     column_mask = n2 - 1
@@ -284,7 +164,7 @@ def build(tile: Any, spec: Spec) -> Any:
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
     post_words = spec.output_words
     copies = spec.rows_in * n2 // (32 * halves)
-    gate_copies, gate_words = spec.rows_out * n2 // (32 * halves), spec.output_words
+    gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
     n, unguarded = spec.n, not guarded
 
     lane, warp, block, divide = tile.lane, tile.warp, tile.block, tile.divide
@@ -305,27 +185,41 @@ def build(tile: Any, spec: Spec) -> Any:
     pack, scale, multiply = tile.pack(2 * packed), tile.scale(4 * kept), tile.multiply_complex(packed)
     gate_in, gate_out, join = tile.multiply(read), tile.multiply(2 * kept), tile.join
     # Words of four rows, two columns each -> B operand registers: two rows of one column each.
-    to_b = tile.pair_halves(tuple(
-        ((4 * k + 2 * r) * chunk + j // 2, (4 * k + 2 * r + 1) * chunk + j // 2, j % 2)
-        for k in range(in_tiles) for j in range(column_tiles) for r in range(2)
-    ))
-    to_a = tile.select(tuple(
-        part * packed + (2 * m + (r & 1)) * column_tiles + 2 * k + (r >> 1)
-        for part in range(2) for m in range(row_tiles) for k in range(k2_tiles) for r in range(4)
-    ))
-    transpose = tile.transpose(tuple(
-        part * packed + (2 * k + r) * column_tiles + j
-        for part in range(2) for k in range(k1_tiles) for j in range(column_tiles) for r in range(2)
-    ))
+    to_b = tile.pair_halves(
+        tuple(
+            ((4 * k + 2 * r) * chunk + j // 2, (4 * k + 2 * r + 1) * chunk + j // 2, j % 2)
+            for k in range(in_tiles)
+            for j in range(column_tiles)
+            for r in range(2)
+        )
+    )
+    to_a = tile.select(
+        tuple(
+            part * packed + (2 * m + (r & 1)) * column_tiles + 2 * k + (r >> 1)
+            for part in range(2)
+            for m in range(row_tiles)
+            for k in range(k2_tiles)
+            for r in range(4)
+        )
+    )
+    transpose = tile.transpose(
+        tuple(
+            part * packed + (2 * k + r) * column_tiles + j
+            for part in range(2)
+            for k in range(k1_tiles)
+            for j in range(column_tiles)
+            for r in range(2)
+        )
+    )
     # The mirrored columns run backwards: their halves swap while rounding, their registers are stored backwards.
     pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))
     real, imaginary = _output_pieces(spec, 0, n2), _output_pieces(spec, kept, n2)
     store_real = tile.store_pieces(real, min(halves, 2 * chunk), guarded=guarded)
     store_imaginary = tile.store_pieces(imaginary, min(halves, 2 * chunk), guarded=guarded)
     load_gate = tile.load_pieces(
-        _output_pieces(spec, 0, row_words) + tuple(
-            (o, c + spec.output_words, r) for o, c, r in _output_pieces(spec, kept, row_words)
-        ), 2 * kept,
+        _output_pieces(spec, 0, row_words)
+        + tuple((o, c + spec.output_words, r) for o, c, r in _output_pieces(spec, kept, row_words)),
+        2 * kept,
     )
 
     def kernel(u, pre, post, spectrum, scales, words, y, items, per_warp, pairs, batch, channels, length):
@@ -378,7 +272,12 @@ def build(tile: Any, spec: Spec) -> Any:
                                 e = (i * 32 + l) * halves
                                 row = e >> log_columns
                                 col = e & column_mask
-                                to = gate + q * gate_words + row * row_words + (((col >> 3) ^ (row & swizzle)) << 2)
+                                to = (
+                                    gate
+                                    + q * gate_words
+                                    + row * row_words
+                                    + (((col >> 3) ^ (row & swizzle)) << 2)
+                                )
                                 valid = ((2 * p + q < batch) & (e < length)) | unguarded
                                 copy(2 * to + (col & 7), post, base + e, valid)
                     commit()
@@ -411,7 +310,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         x = join(to_b(u1), to_b(u2))
                     z1 = multiply(pack(stage1(load_f1(c, 128), x)), load_twiddle(at_t1 + c, 128))
                     z2 = multiply(pack(stage2(to_a(z1), load_f2(at_f2 + c, 128))), k)
-                    z3 = multiply(pack(stage3(to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128))
+                    z3 = multiply(
+                        pack(stage3(to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128)
+                    )
                     z4 = pack_out(scale(stage4(load_f4(at_f4 + c, 128), transpose(z3)), s))
                     base = (2 * p * channels + h) * length
                     other = base + channels * length
@@ -453,8 +354,9 @@ def _output_pieces(spec: Spec, first_register: int, row_stride: int) -> Any:
         row = spec.n1 - 1 - 8 * (group - half) if mirror else 8 * group
         start = first_register + group * column_tiles
         pieces.append((2 * mirror, row * row_stride, tuple(start + j for j in range(chunk))))
-        pieces.append((2 * mirror + 1, row * row_stride,
-                       tuple(start + column_tiles - 1 - j for j in range(chunk))))
+        pieces.append(
+            (2 * mirror + 1, row * row_stride, tuple(start + column_tiles - 1 - j for j in range(chunk)))
+        )
     return tuple(pieces)
 
 
@@ -463,5 +365,5 @@ SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "HALVES") + ("INT",) 
 
 
 def min_blocks(spec: Spec) -> int:
-    """Blocks of four warps per SM that the compiler must leave registers for."""
-    return 3
+    """Blocks of four warps per SM that the compiler must leave registers for (measured fastest on an H200)."""
+    return 2 if spec.pregate or spec.postgate else 3

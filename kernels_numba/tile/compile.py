@@ -49,15 +49,29 @@ def _pretend_device(capability: tuple[int, int]) -> Any:
         _dispatcher.get_current_device = original
 
 
-def compile_kernel(function: Any, signature: tuple, capability: tuple[int, int], *, threads: int,
-                   min_blocks: int = 1, name: str | None = None) -> Cubin:
+def compile_kernel(
+    function: Any,
+    signature: tuple,
+    capability: tuple[int, int],
+    *,
+    threads: int,
+    min_blocks: int = 1,
+    name: str | None = None,
+) -> Cubin:
     """Compile a kernel function for ``capability``, for blocks of ``threads`` and ``min_blocks`` of them per SM."""
     with _pretend_device(capability):
         if name:
             function.__name__ = function.__qualname__ = name
         library, _ = _compile_pyfunc_with_fixup(
-            function, types.void(*signature), cc=capability, device=False, abi="numba", fastmath=False,
-            lineinfo=False, opt=True, launch_bounds=(threads, min_blocks),
+            function,
+            types.void(*signature),
+            cc=capability,
+            device=False,
+            abi="numba",
+            fastmath=False,
+            lineinfo=False,
+            opt=True,
+            launch_bounds=(threads, min_blocks),
         )
         library._lto = True
         cubin = library.get_cubin(cc=capability)
@@ -108,7 +122,9 @@ def disassemble(cubin: Cubin) -> str:
 def opcodes(sass: str) -> dict[str, int]:
     """How often each opcode (without its modifiers) occurs."""
     counts: dict[str, int] = {}
-    for match in re.finditer(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", sass, re.MULTILINE):
+    for match in re.finditer(
+        r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", sass, re.MULTILINE
+    ):
         counts[match[1]] = counts.get(match[1], 0) + 1
     return counts
 

@@ -233,8 +233,16 @@ class CpuTile:
 
         return product
 
-    def dft_rows(self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool,
-                 self_paired: bool = False, lower_half: bool = False) -> Callable:
+    def dft_rows(
+        self,
+        row_tiles: int,
+        column_tiles: int,
+        k_tiles: int,
+        *,
+        inverse: bool,
+        self_paired: bool = False,
+        lower_half: bool = False,
+    ) -> Callable:
         """Contract rows with a [cosines; sines] factor; outputs by row group, mirrors in the second half."""
         product = self.mma(row_tiles, column_tiles, k_tiles)
         special = (np.arange(WARP) >> 2 == 0) if self_paired else None
@@ -267,8 +275,9 @@ class CpuTile:
 
         return contract
 
-    def _butterfly(self, a: Fragment, b: Fragment, d: Fragment, e: Fragment, *, inverse: bool,
-                   both: bool) -> tuple[tuple, tuple]:
+    def _butterfly(
+        self, a: Fragment, b: Fragment, d: Fragment, e: Fragment, *, inverse: bool, both: bool
+    ) -> tuple[tuple, tuple]:
         self.machine.counters.fp32_flops += (4 if both else 2) * a.size
         with np.errstate(invalid="ignore", over="ignore"):
             one, two = (a + b, d - e), (a - b, d + e)

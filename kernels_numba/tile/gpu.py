@@ -10,17 +10,24 @@ Pure arithmetic is emitted without side effects, which lets the compiler schedul
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
-VOID = ir.VoidType()
-GLOBAL_SPACE, SHARED_SPACE = 1, 3
-SHARED_SYMBOL = "monarch_shared"
+from kernels_numba.tile.gpu_emit import (
+    F32,
+    I32,
+    I64,
+    asm,
+    pack_tuple,
+    special_register,
+    statement,
+    unpack,
+)
+from kernels_numba.tile.gpu_memory import GpuMemory
 
 PTX = {
     "fp16": {
@@ -40,84 +47,13 @@ PTX = {
 # (mul.rn.bf16x2 exists only from sm_90 on).
 NEGATIVE_ZEROS = 0x80008000
 
-# (which of four lane offsets, constant offset, registers): see load_pieces and store_pieces.
-Pieces = tuple[tuple[int, int, tuple[int, ...]], ...]
-
-
-def _asm(builder: Any, result: Any, args: list, text: str, constraints: str, *, effect: bool = False,
-         convergent: bool = False) -> Any:
-    kind = ir.FunctionType(result, [a.type for a in args])
-    return builder.call(
-        ir.InlineAsm(kind, text, constraints, side_effect=effect), args,
-        attrs=("convergent",) if convergent else (),
-    )
-
-
-def _unpack(builder: Any, value: Any, count: int) -> list:
-    return [builder.extract_value(value, i) for i in range(count)]
-
-
-def _tuple(context: Any, builder: Any, kind: Any, values: list) -> Any:
-    return context.make_tuple(builder, kind, values)
-
-
-def _shared_pointer(builder: Any, word_offset: Any, pointee: Any) -> Any:
-    """Pointer into the block's dynamic shared memory, in its own address space (LDS/STS, never generic)."""
-    module = builder.module
-    symbol = module.globals.get(SHARED_SYMBOL)
-    if symbol is None:
-        symbol = cgutils.add_global_variable(module, ir.ArrayType(I32, 0), SHARED_SYMBOL, SHARED_SPACE)
-        symbol.linkage = "external"
-        symbol.align = 16
-    base = builder.bitcast(symbol, ir.PointerType(I32, SHARED_SPACE))
-    pointer = builder.gep(base, [builder.trunc(word_offset, I32)])
-    return builder.bitcast(pointer, ir.PointerType(pointee, SHARED_SPACE))
-
-
-def _shared_address(builder: Any, word_offset: Any) -> Any:
-    return builder.ptrtoint(_shared_pointer(builder, word_offset, I32), I32)
-
-
-def _global_pointer(builder: Any, pointer: Any, offset: Any, pointee: Any) -> Any:
-    """``pointer + offset`` (in elements of the pointer's type), known to the compiler as global memory."""
-    element = pointer.type.pointee
-    known = builder.addrspacecast(pointer, ir.PointerType(element, GLOBAL_SPACE))
-    return builder.bitcast(builder.gep(known, [offset]), ir.PointerType(pointee, GLOBAL_SPACE))
-
-
-def _special_register(name: str) -> Any:
-    @intrinsic
-    def read(typing_context):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            text = f"mov.u32 $0, %{name};"
-            return builder.zext(_asm(builder, I32, [], text, "=r"), I64)
-
-        return types.int64(), codegen
-
-    return read
-
-
-def _statement(text: str, *, convergent: bool = False) -> Any:
-    @intrinsic
-    def run(typing_context):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            _asm(builder, VOID, [], text, "~{memory}", effect=True, convergent=convergent)
-            return context.get_dummy_value()
-
-        return types.void(), codegen
-
-    return run
-
-
-_thread = _special_register("tid.x")
-
 
 @intrinsic
 def lane(typing_context):  # type: ignore[no-untyped-def]
     """Lane index in the warp, 0..31."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        thread = _asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
+        thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
         return builder.zext(builder.and_(thread, ir.Constant(I32, 31)), I64)
 
     return types.int64(), codegen
@@ -128,11 +64,12 @@ def warp(typing_context):  # type: ignore[no-untyped-def]
     """Warp index in the block, the same in all lanes."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        thread = _asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
+        thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
         index = builder.lshr(thread, ir.Constant(I32, 5))
         # A shuffle tells the compiler that the value is uniform: branches on it need no reconvergence code.
-        uniform = _asm(builder, I32, [index], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r",
-                       convergent=True)
+        uniform = asm(
+            builder, I32, [index], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r", convergent=True
+        )
         return builder.zext(uniform, I64)
 
     return types.int64(), codegen
@@ -149,7 +86,7 @@ def divide(typing_context, a, b):  # type: ignore[no-untyped-def]
     return types.int64(types.int64, types.int64), codegen
 
 
-class GpuTile:
+class GpuTile(GpuMemory):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
     name = "gpu"
@@ -165,177 +102,38 @@ class GpuTile:
     @cached_property
     def block(self) -> Any:
         """Block index."""
-        return _special_register("ctaid.x")
+        return special_register("ctaid.x")
 
     @cached_property
     def barrier(self) -> Any:
         """All warps of the block meet here."""
-        return _statement("bar.sync 0;", convergent=True)
+        return statement("bar.sync 0;", convergent=True)
 
     @cached_property
     def warp_sync(self) -> Any:
         """Shared-memory writes of the warp's lanes become visible to its other lanes."""
-        return _statement("bar.warp.sync 0xffffffff;", convergent=True)
+        return statement("bar.warp.sync 0xffffffff;", convergent=True)
 
     @cached_property
     def commit(self) -> Any:
         """Close a group of asynchronous copies."""
-        return _statement("cp.async.commit_group;")
+        return statement("cp.async.commit_group;")
 
     def wait(self, pending: int) -> Any:
         """Wait until at most ``pending`` groups of this lane's asynchronous copies are under way."""
-        return _statement(f"cp.async.wait_group {pending};")
-
-    # ---- memory -----------------------------------------------------------------------------------------------
-    def copy_async(self, halves: int) -> Any:
-        """Copy ``halves`` (8, 4, 2 or 1) half elements from global to shared memory, zeros where not valid.
-
-        ``op(shared_half_offset, source, source_offset, valid)``. A copy of one element is synchronous: the
-        hardware's smallest asynchronous copy is 4 bytes.
-        """
-        nbytes = 2 * halves
-        cache = "cg" if nbytes == 16 else "ca"
-
-        @intrinsic
-        def copy(typing_context, shared, source, offset, valid):  # type: ignore[no-untyped-def]
-            signature = types.void(types.int64, source, types.int64, types.boolean)
-
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                to, base, index, ok = args
-                # A lane with nothing to copy must still name a legal address.
-                index = builder.select(ok, index, ir.Constant(I64, 0))
-                pointer = _global_pointer(builder, base, index, I16)
-                if halves == 1:
-                    address = _shared_address(builder, builder.lshr(to, ir.Constant(I64, 1)))
-                    odd = builder.trunc(builder.and_(to, ir.Constant(I64, 1)), I32)
-                    address = builder.add(address, builder.shl(odd, ir.Constant(I32, 1)))
-                    _asm(
-                        builder, VOID, [address, pointer, builder.zext(ok, I32)],
-                        "{.reg .pred p; .reg .b16 v; setp.ne.b32 p, $2, 0; mov.b16 v, 0; "
-                        "@p ld.global.b16 v, [$1]; st.shared.b16 [$0], v;}",
-                        "r,l,r,~{memory}", effect=True,
-                    )
-                    return context.get_dummy_value()
-                address = _shared_address(builder, builder.lshr(to, ir.Constant(I64, 1)))
-                size = builder.select(ok, ir.Constant(I32, nbytes), ir.Constant(I32, 0))
-                _asm(
-                    builder, VOID, [address, pointer, size],
-                    f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}, $2;",
-                    "r,l,r,~{memory}", effect=True,
-                )
-                return context.get_dummy_value()
-
-            return signature, codegen
-
-        return copy
-
-    @cached_property
-    def copy_words_async(self) -> Any:
-        """Copy four words: ``op(shared_word_offset, source_words, source_offset)``."""
-
-        @intrinsic
-        def copy(typing_context, shared, source, offset):  # type: ignore[no-untyped-def]
-            signature = types.void(types.int64, source, types.int64)
-
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                to, base, index = args
-                _asm(
-                    builder, VOID,
-                    [_shared_address(builder, to), _global_pointer(builder, base, index, I32)],
-                    "cp.async.cg.shared.global [$0], [$1], 16;", "r,l,~{memory}", effect=True,
-                )
-                return context.get_dummy_value()
-
-            return signature, codegen
-
-        return copy
-
-    def load_shared(self, count: int, width: int) -> Any:
-        """``op(word_offset, stride)``: ``count`` words in chunks of ``width``, chunk c at offset + c stride."""
-        return _load(count, width, shared=True)
-
-    def load_global(self, count: int, width: int) -> Any:
-        """``op(source, word_offset, stride)``: as :meth:`load_shared`, from a word buffer."""
-        return _load(count, width, shared=False)
-
-    @cached_property
-    def load_float(self) -> Any:
-        """``op(source, offset)``: one float32."""
-
-        @intrinsic
-        def load(typing_context, source, offset):  # type: ignore[no-untyped-def]
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                return builder.load(_global_pointer(builder, args[0], args[1], F32))
-
-            return types.float32(source, types.int64), codegen
-
-        return load
-
-    def load_pieces(self, pieces: Pieces, count: int) -> Any:
-        """``op(o0, o1, o2, o3)``: gather from shared memory; piece (o, c, registers) is read at ``o + c`` words."""
-
-        @intrinsic
-        def load(typing_context, o0, o1, o2, o3):  # type: ignore[no-untyped-def]
-            result = types.UniTuple(types.int32, count)
-
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                words: list = [None] * count
-                for which, constant, registers in pieces:
-                    offset = builder.add(args[which], ir.Constant(I64, constant))
-                    for register, word in zip(
-                        registers, _load_chunk(builder, _shared_pointer, (offset,), len(registers)), strict=True
-                    ):
-                        words[register] = word
-                return _tuple(context, builder, signature.return_type, words)
-
-            return result(*[types.int64] * 4), codegen
-
-        return load
-
-    def store_pieces(self, pieces: Pieces, halves: int, *, guarded: bool) -> Any:
-        """``op(target, base, limit, o0, o1, o2, o3, fragment)``: store a fragment of halves to global memory.
-
-        Piece (o, c, registers) is written from element ``base + o + c`` on, ``halves`` elements an instruction.
-        Guarded, an instruction writes only where its element ``o + c + ...`` is below ``limit``.
-        """
-        per = max(halves // 2, 1)
-        letters = {8: "v4.b32", 4: "v2.b32", 2: "b32", 1: "b16"}[halves]
-
-        @intrinsic
-        def put(typing_context, target, base, limit, o0, o1, o2, o3, fragment):  # type: ignore[no-untyped-def]
-            signature = types.void(target, *[types.int64] * 6, fragment)
-
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                pointer, start, limit, *offsets, value = args
-                for which, constant, registers in pieces:
-                    words = [builder.extract_value(value, r) for r in registers]
-                    for step in range(2 * len(words) // halves):
-                        at = builder.add(offsets[which], ir.Constant(I64, constant + step * halves))
-                        address = _global_pointer(builder, pointer, builder.add(start, at), I16)
-                        if halves == 1:
-                            word = builder.lshr(words[step // 2], ir.Constant(I32, 16 * (step % 2)))
-                            parts, kinds, names = [builder.trunc(word, I16)], "h", "$1"
-                        else:
-                            parts = words[step * per : (step + 1) * per]
-                            kinds = ",".join("r" * per)
-                            names = ", ".join(f"${1 + i}" for i in range(per))
-                            names = "{" + names + "}" if per > 1 else names
-                        text = f"st.global.{letters} [$0], {names};"
-                        operands, constraints = [address, *parts], f"l,{kinds}"
-                        if guarded:
-                            text = f"{{.reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text}}}"
-                            operands.append(builder.zext(builder.icmp_signed("<", at, limit), I32))
-                            constraints += ",r"
-                        _asm(builder, VOID, operands, text, constraints + ",~{memory}", effect=True)
-                return context.get_dummy_value()
-
-            return signature, codegen
-
-        return put
+        return statement(f"cp.async.wait_group {pending};")
 
     # ---- products ---------------------------------------------------------------------------------------------
-    def dft_rows(self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool,
-                 self_paired: bool = False, lower_half: bool = False) -> Any:
+    def dft_rows(
+        self,
+        row_tiles: int,
+        column_tiles: int,
+        k_tiles: int,
+        *,
+        inverse: bool,
+        self_paired: bool = False,
+        lower_half: bool = False,
+    ) -> Any:
         """Contract the rows of complex data with a DFT factor in cosine/sine form: ``op(factor, data)``.
 
         ``factor`` is the A operand of the real matrix [cosines; sines] [16 row_tiles, 16 k_tiles], ``data`` a
@@ -347,7 +145,9 @@ class GpuTile:
         groups, half = 2 * row_tiles, row_tiles
         pairs = [
             ((y * column_tiles + n) * 2 + e, ((y + half) * column_tiles + n) * 2 + e, self_paired and y == 0)
-            for y in range(half) for n in range(column_tiles) for e in range(2)
+            for y in range(half)
+            for n in range(column_tiles)
+            for e in range(2)
         ]
         count = groups * column_tiles * 2
         kept = count // 2 if lower_half else count
@@ -357,19 +157,19 @@ class GpuTile:
             result = types.UniTuple(types.float32, 2 * kept)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                a = _unpack(builder, args[0], row_tiles * k_tiles * 4)
-                b = _unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
+                a = unpack(builder, args[0], row_tiles * k_tiles * 4)
+                b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
                 middle = len(b) // 2
                 shape = (row_tiles, column_tiles, k_tiles)
                 p = self._real_product(builder, a, b[:middle], shape)
                 q = self._real_product(builder, a, b[middle:], shape)
                 special = None
                 if self_paired:
-                    thread = _asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
+                    thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
                     group = builder.and_(thread, ir.Constant(I32, 28))
                     special = builder.icmp_unsigned("==", group, ir.Constant(I32, 0))
                 re, im = _butterfly(builder, p, q, pairs, inverse=inverse, special=special)
-                return _tuple(context, builder, signature.return_type, re[:kept] + im[:kept])
+                return pack_tuple(context, builder, signature.return_type, re[:kept] + im[:kept])
 
             return result(factor, data), codegen
 
@@ -384,7 +184,9 @@ class GpuTile:
         groups, half = 2 * row_tiles, column_tiles // 2
         pairs = [
             ((y * column_tiles + n) * 2 + e, (y * column_tiles + n + half) * 2 + e, False)
-            for y in range(groups) for n in range(half) for e in range(2)
+            for y in range(groups)
+            for n in range(half)
+            for e in range(2)
         ]
         count = groups * column_tiles * 2
 
@@ -393,14 +195,14 @@ class GpuTile:
             result = types.UniTuple(types.float32, 2 * count)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                a = _unpack(builder, args[0], 2 * row_tiles * k_tiles * 4)
-                b = _unpack(builder, args[1], k_tiles * column_tiles * 2)
+                a = unpack(builder, args[0], 2 * row_tiles * k_tiles * 4)
+                b = unpack(builder, args[1], k_tiles * column_tiles * 2)
                 middle = len(a) // 2
                 shape = (row_tiles, column_tiles, k_tiles)
                 p = self._real_product(builder, a[:middle], b, shape)
                 q = self._real_product(builder, a[middle:], b, shape)
                 re, im = _butterfly(builder, p, q, pairs, inverse=inverse, special=None)
-                return _tuple(context, builder, signature.return_type, re + im)
+                return pack_tuple(context, builder, signature.return_type, re + im)
 
             return result(data, factor), codegen
 
@@ -415,10 +217,10 @@ class GpuTile:
             result = types.UniTuple(types.float32, count)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                left = _unpack(builder, args[0], row_tiles * k_tiles * 4)
-                right = _unpack(builder, args[1], k_tiles * column_tiles * 2)
+                left = unpack(builder, args[0], row_tiles * k_tiles * 4)
+                right = unpack(builder, args[1], k_tiles * column_tiles * 2)
                 c = self._real_product(builder, left, right, (row_tiles, column_tiles, k_tiles))
-                return _tuple(context, builder, signature.return_type, c)
+                return pack_tuple(context, builder, signature.return_type, c)
 
             return result(a, b), codegen
 
@@ -436,14 +238,20 @@ class GpuTile:
                 for n in range(column_tiles):
                     left = a[(m * k_tiles + k) * 4 :][:4]
                     right = b[(k * column_tiles + n) * 2 :][:2]
-                    result = _asm(
-                        builder, four, [*left, *right, *tiles[m, n]], text, "=f,=f,=f,=f,r,r,r,r,r,r,0,1,2,3",
+                    result = asm(
+                        builder,
+                        four,
+                        [*left, *right, *tiles[m, n]],
+                        text,
+                        "=f,=f,=f,=f,r,r,r,r,r,r,0,1,2,3",
                         convergent=True,
                     )
-                    tiles[m, n] = _unpack(builder, result, 4)
+                    tiles[m, n] = unpack(builder, result, 4)
         return [
             tiles[y // 2, n][2 * (y % 2) + e]
-            for y in range(2 * row_tiles) for n in range(column_tiles) for e in range(2)
+            for y in range(2 * row_tiles)
+            for n in range(column_tiles)
+            for e in range(2)
         ]
 
     # ---- arithmetic on registers ------------------------------------------------------------------------------
@@ -456,14 +264,14 @@ class GpuTile:
             result = types.UniTuple(types.int32, count)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                floats = _unpack(builder, args[0], 2 * count)
+                floats = unpack(builder, args[0], 2 * count)
                 words = []
                 for i in range(count):
                     low, high = floats[2 * i], floats[2 * i + 1]
                     if i in swap:
                         low, high = high, low
-                    words.append(_asm(builder, I32, [high, low], text, "=r,f,f"))
-                return _tuple(context, builder, signature.return_type, words)
+                    words.append(asm(builder, I32, [high, low], text, "=r,f,f"))
+                return pack_tuple(context, builder, signature.return_type, words)
 
             return result(values), codegen
 
@@ -477,15 +285,15 @@ class GpuTile:
             result = types.UniTuple(types.float32, count)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                products = [builder.fmul(v, args[1]) for v in _unpack(builder, args[0], count)]
-                return _tuple(context, builder, signature.return_type, products)
+                products = [builder.fmul(v, args[1]) for v in unpack(builder, args[0], count)]
+                return pack_tuple(context, builder, signature.return_type, products)
 
             return result(values, types.float32), codegen
 
         return scaled
 
     def _fma(self, builder: Any, a: Any, b: Any, c: Any) -> Any:
-        return _asm(builder, I32, [a, b, c], self.ptx["fma"] + " $0, $1, $2, $3;", "=r,r,r,r")
+        return asm(builder, I32, [a, b, c], self.ptx["fma"] + " $0, $1, $2, $3;", "=r,r,r,r")
 
     def _multiply(self, builder: Any, a: Any, b: Any) -> Any:
         return self._fma(builder, a, b, ir.Constant(I32, NEGATIVE_ZEROS))
@@ -498,9 +306,9 @@ class GpuTile:
             result = types.UniTuple(types.int32, count)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                left, right = (_unpack(builder, x, count) for x in args)
+                left, right = (unpack(builder, x, count) for x in args)
                 words = [self._multiply(builder, x, y) for x, y in zip(left, right, strict=True)]
-                return _tuple(context, builder, signature.return_type, words)
+                return pack_tuple(context, builder, signature.return_type, words)
 
             return result(a, b), codegen
 
@@ -517,14 +325,14 @@ class GpuTile:
             result = types.UniTuple(types.int32, 2 * count)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                left, right = (_unpack(builder, x, 2 * count) for x in args)
+                left, right = (unpack(builder, x, 2 * count) for x in args)
                 re, im = [], []
                 for i in range(count):
                     xr, xi, yr, yi = left[i], left[i + count], right[i], right[i + count]
-                    minus = _asm(builder, I32, [xi], self.ptx["neg"] + " $0, $1;", "=r,r")
+                    minus = asm(builder, I32, [xi], self.ptx["neg"] + " $0, $1;", "=r,r")
                     re.append(self._fma(builder, xr, yr, self._multiply(builder, minus, yi)))
                     im.append(self._fma(builder, xr, yi, self._multiply(builder, xi, yr)))
-                return _tuple(context, builder, signature.return_type, re + im)
+                return pack_tuple(context, builder, signature.return_type, re + im)
 
             return result(a, b), codegen
 
@@ -540,7 +348,7 @@ class GpuTile:
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
                 values = [builder.extract_value(args[0], i) for i in picks]
-                return _tuple(context, builder, signature.return_type, values)
+                return pack_tuple(context, builder, signature.return_type, values)
 
             return result(fragment), codegen
 
@@ -555,8 +363,8 @@ class GpuTile:
             result = types.UniTuple(a.dtype, a.count + b.count)
 
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                values = _unpack(builder, args[0], a.count) + _unpack(builder, args[1], b.count)
-                return _tuple(context, builder, signature.return_type, values)
+                values = unpack(builder, args[0], a.count) + unpack(builder, args[1], b.count)
+                return pack_tuple(context, builder, signature.return_type, values)
 
             return result(a, b), codegen
 
@@ -574,8 +382,10 @@ class GpuTile:
                 for i, j, half in spec:
                     low, high = builder.extract_value(args[0], i), builder.extract_value(args[0], j)
                     selector = ir.Constant(I32, 0x7632 if half else 0x5410)
-                    words.append(_asm(builder, I32, [low, high, selector], "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r"))
-                return _tuple(context, builder, signature.return_type, words)
+                    words.append(
+                        asm(builder, I32, [low, high, selector], "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r")
+                    )
+                return pack_tuple(context, builder, signature.return_type, words)
 
             return result(fragment), codegen
 
@@ -591,18 +401,19 @@ class GpuTile:
             def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
                 text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
                 words = [
-                    _asm(builder, I32, [builder.extract_value(args[0], i)], text, "=r,r", convergent=True)
+                    asm(builder, I32, [builder.extract_value(args[0], i)], text, "=r,r", convergent=True)
                     for i in picks
                 ]
-                return _tuple(context, builder, signature.return_type, words)
+                return pack_tuple(context, builder, signature.return_type, words)
 
             return result(fragment), codegen
 
         return transposed
 
 
-def _butterfly(builder: Any, p: list, q: list, pairs: list[tuple[int, int, bool]], *, inverse: bool,
-               special: Any) -> tuple[list, list]:
+def _butterfly(
+    builder: Any, p: list, q: list, pairs: list[tuple[int, int, bool]], *, inverse: bool, special: Any
+) -> tuple[list, list]:
     """Outputs and mirrors from P = W Re z and Q = W Im z, W = [cosines; sines]."""
     re, im = [None] * len(p), [None] * len(p)
     for i, j, alone in pairs:
@@ -619,48 +430,7 @@ def _butterfly(builder: Any, p: list, q: list, pairs: list[tuple[int, int, bool]
     return re, im
 
 
-def _load_chunk(builder: Any, locate: Any, place: tuple, width: int) -> list:
-    """One aligned load of ``width`` words."""
-    chunk = ir.VectorType(I32, width) if width > 1 else I32
-    value = builder.load(locate(builder, *place, chunk))
-    value.align = 4 * width
-    if width == 1:
-        return [value]
-    return [builder.extract_element(value, ir.Constant(I32, w)) for w in range(width)]
-
-
-def _load(count: int, width: int, *, shared: bool) -> Any:
-    result = types.UniTuple(types.int32, count)
-
-    def emit(context: Any, builder: Any, signature: Any, locate: Any, base: tuple, offset: Any, stride: Any) -> Any:
-        words = []
-        for _ in range(count // width):
-            words += _load_chunk(builder, locate, (*base, offset), width)
-            offset = builder.add(offset, stride)
-        return _tuple(context, builder, signature.return_type, words)
-
-    if shared:
-
-        @intrinsic
-        def load(typing_context, offset, stride):  # type: ignore[no-untyped-def]
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-                return emit(context, builder, signature, _shared_pointer, (), *args)
-
-            return result(types.int64, types.int64), codegen
-
-        return load
-
-    @intrinsic
-    def load_from(typing_context, source, offset, stride):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return emit(context, builder, signature, _global_pointer, args[:1], *args[1:])
-
-        return result(source, types.int64, types.int64), codegen
-
-    return load_from
-
-
-@lru_cache(maxsize=None)
+@cache
 def tile(dtype: str) -> GpuTile:
     """The GPU's vocabulary for one half-precision type."""
     return GpuTile(dtype)

@@ -20,7 +20,7 @@ Everything here is NumPy; the CPU body of the tile layer and the builder of the 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -42,7 +42,7 @@ def _frozen(*arrays: NDArray[np.intp]) -> tuple[NDArray[np.intp], ...]:
     return arrays
 
 
-@lru_cache(maxsize=None)
+@cache
 def a_index(row_tiles: int, k_tiles: int) -> Index:
     """Rows and columns of an A operand, each [registers, 32 lanes, 2 halves]."""
     m, k, r = np.meshgrid(np.arange(row_tiles), np.arange(k_tiles), np.arange(4), indexing="ij")
@@ -53,7 +53,7 @@ def a_index(row_tiles: int, k_tiles: int) -> Index:
     return _frozen(rows, columns)  # type: ignore[return-value]
 
 
-@lru_cache(maxsize=None)
+@cache
 def b_index(k_tiles: int, column_tiles: int) -> Index:
     """Rows and columns of a B operand, each [registers, 32 lanes, 2 halves]."""
     k, n, r = np.meshgrid(np.arange(k_tiles), np.arange(column_tiles), np.arange(2), indexing="ij")
@@ -64,7 +64,7 @@ def b_index(k_tiles: int, column_tiles: int) -> Index:
     return _frozen(rows, columns)  # type: ignore[return-value]
 
 
-@lru_cache(maxsize=None)
+@cache
 def c_index(row_groups: int, column_tiles: int) -> Index:
     """Rows and columns of a packed C, each [registers, 32 lanes, 2 halves]."""
     y, n = np.meshgrid(np.arange(row_groups), np.arange(column_tiles), indexing="ij")

@@ -77,7 +77,9 @@ class Buffer:
             )
         address = self.data.ctypes.data + index * self.data.itemsize
         if (address % (width * self.data.itemsize)).any():
-            raise KernelError(f"buffer {self.name!r}: an access of {width} elements is not aligned to its size")
+            raise KernelError(
+                f"buffer {self.name!r}: an access of {width} elements is not aligned to its size"
+            )
 
 
 @dataclass
@@ -108,22 +110,30 @@ class Shared:
 
     def _check_bounds(self, index: NDArray) -> None:
         if index.min() < 0 or index.max() >= self.words.size:
-            raise KernelError(f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}")
+            raise KernelError(
+                f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}"
+            )
 
     def read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray[np.int32]:
         """Words at ``index`` [..., 32]."""
         self._check_bounds(index)
         if not self.ready[index].all():
-            raise KernelError("shared memory is read before it was written, or before its copy was waited for")
+            raise KernelError(
+                "shared memory is read before it was written, or before its copy was waited for"
+            )
         recent = self.written_at[index] == epoch
         if recent.any():
             other = recent & (self.writer[index] != warp.index)
             if other.any():
-                raise KernelError("a warp reads shared memory that another warp wrote, without a barrier between")
+                raise KernelError(
+                    "a warp reads shared memory that another warp wrote, without a barrier between"
+                )
             lanes = np.arange(WARP)
             other = recent & (self.writer_lane[index] != lanes) & (self.written_sync[index] == warp.syncs)
             if other.any():
-                raise KernelError("a lane reads shared memory that another lane wrote, without warp_sync between")
+                raise KernelError(
+                    "a lane reads shared memory that another lane wrote, without warp_sync between"
+                )
         again = (self.read_at[index] == epoch) & (self.reader[index] != warp.index)
         self.reader[index] = np.where(again, MANY, warp.index)
         self.read_at[index] = epoch
@@ -195,7 +205,9 @@ class Machine:
         self.counters.bank_conflicts += passes - max(1, -(-words // 32))
 
     # ---- running ----------------------------------------------------------------------------------------------
-    def run(self, kernel: Callable, grid: int, warps: int, shared_words: int, arguments: Sequence[Any]) -> Counters:
+    def run(
+        self, kernel: Callable, grid: int, warps: int, shared_words: int, arguments: Sequence[Any]
+    ) -> Counters:
         """Launch ``kernel`` on ``grid`` blocks of ``warps`` warps; raises what the kernel raises."""
         for block in range(grid):
             self.shared = Shared(max(shared_words, 1))

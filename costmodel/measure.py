@@ -1,0 +1,416 @@
+"""Measure the kernels of this machine's GPU beside their peers: ``python -m costmodel measure``.
+
+How a time is taken: all providers of a case in one run; random data; inputs and outputs rotated through several
+sets when one set is smaller than twice the L2 cache; warm-up, then many replays of a CUDA graph of back-to-back
+calls, each timed by events on the GPU; median, 20th and 80th percentile over the replays. Every output is compared
+with float64 first, from memory poisoned with NaN, and a result outside its bound (``reference.fftconv_bound``)
+ends the run without writing anything.
+
+PyTorch is the peer and the source of data, so it must be installed; nothing else here needs it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodel import gpus, measurements, render
+from costmodel.errors import MeasurementError
+from costmodel.measurements import Row
+
+BATCH, CHANNELS = 64, 768
+REPLAYS = 40
+MAX_SETS = 12
+NO_GPU = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution to time."""
+
+    n: int
+    length: int
+    variant: str
+    dtype: str
+    batch: int = BATCH
+    channels: int = CHANNELS
+
+    @property
+    def gated(self) -> bool:
+        """With a gate on the input and one on the output."""
+        return "gated" in self.variant
+
+    @property
+    def mode(self) -> str:
+        """The convolution's mode."""
+        return "causal" if self.variant.startswith("causal") else "circular"
+
+    @property
+    def name(self) -> str:
+        """The ``case`` column."""
+        return measurements.format_case(
+            "fftconv",
+            {"B": self.batch, "H": self.channels, "N": self.n, "L": self.length, "variant": self.variant},
+        )
+
+    def bytes_min(self, item: int) -> int:
+        """Input, gates and output of ``item`` bytes an element, and the filter's spectrum, once each."""
+        arrays = 4 if self.gated else 2
+        return arrays * self.batch * self.channels * self.length * item + 2 * item * self.channels * self.n
+
+    @property
+    def flops(self) -> int:
+        """Nominal: two real transforms at 2.5 N log2 N, and N / 2 complex products, per sequence."""
+        return round(self.batch * self.channels * (5 * self.n * math.log2(self.n) + 3 * self.n))
+
+
+def cases(*, quick: bool = False) -> Iterator[Case]:
+    """What is measured: every length of the fused kernels, every variant, both half types."""
+    for n in (256, 512, 1024):
+        if quick:
+            yield Case(n, n, "plain", "fp16")
+            continue
+        for dtype in ("fp16", "bf16"):
+            for variant, length in (("plain", n), ("causal", n // 2), ("gated", n), ("causal-gated", n // 2)):
+                yield Case(n, length, variant, dtype)
+
+
+def main(*, op: str | None = None, quick: bool = False) -> int:
+    """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code."""
+    if op not in (None, "fftconv"):
+        render.note(f"op: only fftconv has kernels so far, got {op!r}")
+        return 2
+    from kernels_numba import device
+
+    here = device()
+    if not here.is_gpu:
+        render.note(f"no GPU to measure: {here.reason}")
+        return NO_GPU
+    gpu = gpus.by_device_name(str(here.name))
+    rows, bounds = zip(*run(quick=quick), strict=True)
+    for path in measurements.append(rows, gpu.slug, bounds=bounds):
+        render.note(f"wrote {len(rows)} rows to {path}")
+    return 0
+
+
+def live(*, quick: bool = True) -> list[Row]:
+    """Measure now and write nothing."""
+    return [measurements.check(row, bound=bound) for row, bound in run(quick=quick)]
+
+
+def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
+    """All rows with their bounds, as they are measured.
+
+    Raises:
+        MeasurementError: PyTorch with CUDA is not there, or a result is wrong.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MeasurementError(
+            "measuring needs PyTorch with CUDA as peer and for data; pip install torch"
+        ) from error
+    if not torch.cuda.is_available():
+        raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
+    stamp = (datetime.date.today().isoformat(), _commit())
+    todo = list(cases(quick=quick))
+    started = time.perf_counter()
+    for number, case in enumerate(todo, start=1):
+        done = [_measure(case, provider, torch, stamp) for provider in _providers(case, torch)]
+        yield from done
+        ours, peer = done[0][0], next(row for row, _ in done if row.provider == "torch")
+        render.note(
+            f"[{number}/{len(todo)}, {time.perf_counter() - started:.0f} s] {case.name} {case.dtype}: "
+            f"{ours.median_us:.1f} us, torch {peer.median_us:.1f} us, error {ours.rel_err:.2e}"
+        )
+    if not quick:
+        yield from _host_cost(torch, stamp)
+
+
+@dataclass(frozen=True)
+class _Provider:
+    """A way to compute a case: ``prepare(data)`` gives a call without arguments and where its result lies."""
+
+    name: str
+    dtype: str
+    prepare: Callable[[_Data], tuple[Callable[[], Any], Any]]
+    note: str
+    bound: float
+
+
+@dataclass(frozen=True)
+class _Data:
+    """One set of inputs on the GPU; gates are None unless the case has them."""
+
+    u: Any
+    pregate: Any
+    postgate: Any
+
+
+def _providers(case: Case, torch: Any) -> list[_Provider]:
+    import monarch
+    import reference
+    from kernels_numba import FFTConv, prepare_filter
+    from kernels_numba.fftconv import DEFAULT_FACTORS
+
+    filters = _filters(case, torch)
+    gates = 2 if case.gated else 0
+    found = []
+    default = DEFAULT_FACTORS[case.n]
+    choices = [f for f in monarch.factor_lists(case.n, order=2) if set(f) <= {16, 32}]
+    for factors in sorted(choices, key=lambda f: f != default):
+        plan = monarch.Plan(case.n, factors)
+        spectrum = prepare_filter(filters, length=case.length, mode=case.mode, dtype=case.dtype, plan=plan)
+        convolve = FFTConv(spectrum, batch=case.batch)
+
+        def ours(data: _Data, convolve: Any = convolve) -> tuple[Callable[[], Any], Any]:
+            y = torch.full_like(data.u, math.nan)
+            return lambda: convolve(data.u, pregate=data.pregate, postgate=data.postgate, out=y), y
+
+        text = monarch.format_factors(factors)
+        name = "ours" if factors == default else f"ours:{text}"
+        bound = reference.fftconv_bound(2, case.dtype, gates=gates)
+        found.append(_Provider(name, case.dtype, ours, f"plan={text}", bound))
+    if case.dtype == "fp16":
+        found.append(
+            _Provider(
+                "torch",
+                "fp32",
+                _torch_call(case, torch, filters, half=False),
+                "irfft(rfft(u) kf), kf prepared",
+                1e-6,
+            )
+        )
+    else:
+        found.append(
+            _Provider(
+                "torch",
+                "fp32",
+                _torch_call(case, torch, filters, half=False),
+                "irfft(rfft(u) kf), kf prepared",
+                1e-6,
+            )
+        )
+    found.append(
+        _Provider(
+            "torch:half-io",
+            case.dtype,
+            _torch_call(case, torch, filters, half=True),
+            "the same between casts to and from fp32",
+            2 * reference.unit_roundoff(case.dtype),
+        )
+    )
+    return found
+
+
+def _filters(case: Case, torch: Any) -> Any:
+    generator = torch.Generator(device="cuda").manual_seed(case.n)
+    shape = (case.channels, case.length)
+    return torch.randn(shape, device="cuda", generator=generator, dtype=torch.float64) / math.sqrt(
+        case.length
+    )
+
+
+def _torch_call(case: Case, torch: Any, filters: Any, *, half: bool) -> Callable:
+    spectrum = torch.fft.rfft(filters.float(), n=case.n)
+
+    def prepare(data: _Data) -> tuple[Callable[[], Any], Any]:
+        inputs = [x if x is None or half else x.float() for x in (data.u, data.pregate, data.postgate)]
+        y = torch.full_like(inputs[0], math.nan)
+
+        def call() -> None:
+            u, before, after = inputs
+            x = u if before is None else u * before
+            out = torch.fft.irfft(torch.fft.rfft(x.float(), n=case.n) * spectrum, n=case.n)[
+                ..., : case.length
+            ]
+            if after is not None:
+                out = out.to(u.dtype) * after
+            y.copy_(out)
+
+        return call, y
+
+    return prepare
+
+
+def _measure(case: Case, provider: _Provider, torch: Any, stamp: tuple[str, str]) -> tuple[Row, float]:
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
+    item = 4 if provider.dtype == "fp32" else 2
+    nbytes = case.bytes_min(item)
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = max(1, min(MAX_SETS, math.ceil(2 * cache / nbytes)))
+    generator = torch.Generator(device="cuda").manual_seed(1)
+    shape = (case.batch, case.channels, case.length)
+
+    def random() -> Any:
+        return torch.randn(shape, device="cuda", generator=generator).to(kind)
+
+    data = [_Data(random(), *((random(), random()) if case.gated else (None, None))) for _ in range(sets)]
+    prepared = [provider.prepare(d) for d in data]
+    error = 0.0
+    filters = _filters(case, torch)
+    for one, (call, y) in zip(data, prepared, strict=True):
+        call()
+        found = _error(one, filters, y, case, torch)
+        if not found <= provider.bound:  # true for NaN as well
+            raise MeasurementError(
+                f"{provider.name} {case.name} {case.dtype}: error {found:.3g}, bound {provider.bound:.3g}; nothing written"
+            )
+        error = max(error, found)
+    times = time_calls([call for call, _ in prepared], torch)
+    low, middle, high = (
+        statistics.quantiles(times, n=10)[1],
+        statistics.median(times),
+        statistics.quantiles(times, n=10)[7],
+    )
+    note = f"{provider.note}; {sets} input set{'s' if sets > 1 else ''}"
+    row = Row(
+        "fftconv",
+        case.name,
+        provider.dtype,
+        provider.name,
+        middle,
+        low,
+        high,
+        len(times),
+        nbytes,
+        case.flops,
+        error,
+        *stamp,
+        note,
+    )
+    return row, provider.bound
+
+
+def time_calls(calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int = REPLAYS) -> list[float]:
+    """Microseconds of GPU time of one call, for each of many replays of a graph of the calls in turn."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+        torch.cuda.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for call in calls:
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        # A replay long enough that the graph's own start does not matter.
+        estimate = max(begin.elapsed_time(end) * 1e3 / len(calls), 1.0)
+        rounds = max(1, min(50, math.ceil(2000 / (estimate * len(calls)))))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(rounds):
+                for call in calls:
+                    call()
+        times = []
+        for number in range(replays + 3):
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if number >= 3:
+                times.append(begin.elapsed_time(end) * 1e3 / (rounds * len(calls)))
+    return times
+
+
+def _error(data: _Data, filters: Any, y: Any, case: Case, torch: Any) -> float:
+    """||y - exact|| over the norm of ||u|| ||k|| ||gate|| (as ``reference.relative_error``), NaN if any is."""
+    spectrum = torch.fft.fft(filters, n=case.n)
+    taps = filters.norm(dim=-1)
+    wrong = size = 0.0
+    for start in range(0, case.batch, 8):
+        part = slice(start, start + 8)
+        x = data.u[part].double()
+        if data.pregate is not None:
+            x = x * data.pregate[part].double()
+        exact = torch.fft.ifft(torch.fft.fft(x, n=case.n) * spectrum).real[..., : case.length]
+        terms = x.norm(dim=-1) * taps
+        if data.postgate is not None:
+            after = data.postgate[part].double()
+            exact = exact * after
+            terms = terms * after.norm(dim=-1) / math.sqrt(case.length)
+        wrong += (y[part].double() - exact).square().sum().item()
+        size += torch.maximum(terms, exact.norm(dim=-1)).square().sum().item()
+    return math.sqrt(wrong / size)
+
+
+def _host_cost(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
+    """Host time of a prepared call, beside one PyTorch elementwise operation on the same tensors."""
+    case = Case(1024, 1024, "plain", "fp16")
+    data = _Data(torch.randn((case.batch, case.channels, case.length), device="cuda").half(), None, None)
+    provider = _providers(case, torch)[0]
+    call, y = provider.prepare(data)
+    call()
+    error = _error(data, _filters(case, torch), y, case, torch)
+
+    def elementwise() -> None:
+        torch.mul(data.u, 2.0, out=y)
+
+    for name, function in (("ours:host-call", call), ("torch:host-elementwise", elementwise)):
+        times = sorted(_host_times(function, torch))
+        middle, low, high = (times[int(len(times) * q)] for q in (0.5, 0.2, 0.8))
+        note = "host time of one call with out=, not GPU time"
+        if name.startswith("torch"):
+            note += "; torch.mul(u, 2, out=y)"
+        yield (
+            Row(
+                "fftconv",
+                case.name,
+                "fp16",
+                name,
+                middle,
+                low,
+                high,
+                len(times),
+                case.bytes_min(2),
+                case.flops,
+                error if name.startswith("ours") else 0.0,
+                *stamp,
+                note,
+            ),
+            provider.bound,
+        )
+        render.note(f"{name}: {middle:.1f} us on the host")
+
+
+def _host_times(
+    function: Callable[[], Any], torch: Any, *, rounds: int = 100, calls: int = 20
+) -> list[float]:
+    function()
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - begin) * 1e6 / calls)
+    return times
+
+
+def _commit() -> str:
+    """The commit that is measured, with a plus sign when files differ from it; "unknown" outside a checkout."""
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
+        ).stdout
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no").strip()
+        return git("rev-parse", "--short", "HEAD").strip() + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

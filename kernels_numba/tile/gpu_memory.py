@@ -1,0 +1,219 @@
+"""The GPU body's memory operations: asynchronous copies, loads and stores of fragments."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from kernels_numba.tile.gpu_emit import (
+    F32,
+    I16,
+    I32,
+    I64,
+    VOID,
+    asm,
+    global_pointer,
+    load_chunk,
+    pack_tuple,
+    shared_address,
+    shared_pointer,
+)
+
+# (which of four lane offsets, constant offset, registers): see load_pieces and store_pieces.
+Pieces = tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+class GpuMemory:
+    """Memory operations of the vocabulary; :class:`kernels_numba.tile.gpu.GpuTile` inherits them."""
+
+    def copy_async(self, halves: int) -> Any:
+        """Copy ``halves`` (8, 4, 2 or 1) half elements from global to shared memory, zeros where not valid.
+
+        ``op(shared_half_offset, source, source_offset, valid)``. A copy of one element is synchronous: the
+        hardware's smallest asynchronous copy is 4 bytes.
+        """
+        nbytes = 2 * halves
+        cache = "cg" if nbytes == 16 else "ca"
+
+        @intrinsic
+        def copy(typing_context, shared, source, offset, valid):  # type: ignore[no-untyped-def]
+            signature = types.void(types.int64, source, types.int64, types.boolean)
+
+            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+                to, base, index, ok = args
+                # A lane with nothing to copy must still name a legal address.
+                index = builder.select(ok, index, ir.Constant(I64, 0))
+                pointer = global_pointer(builder, base, index, I16)
+                if halves == 1:
+                    address = shared_address(builder, builder.lshr(to, ir.Constant(I64, 1)))
+                    odd = builder.trunc(builder.and_(to, ir.Constant(I64, 1)), I32)
+                    address = builder.add(address, builder.shl(odd, ir.Constant(I32, 1)))
+                    asm(
+                        builder,
+                        VOID,
+                        [address, pointer, builder.zext(ok, I32)],
+                        "{.reg .pred p; .reg .b16 v; setp.ne.b32 p, $2, 0; mov.b16 v, 0; "
+                        "@p ld.global.b16 v, [$1]; st.shared.b16 [$0], v;}",
+                        "r,l,r,~{memory}",
+                        effect=True,
+                    )
+                    return context.get_dummy_value()
+                address = shared_address(builder, builder.lshr(to, ir.Constant(I64, 1)))
+                size = builder.select(ok, ir.Constant(I32, nbytes), ir.Constant(I32, 0))
+                asm(
+                    builder,
+                    VOID,
+                    [address, pointer, size],
+                    f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}, $2;",
+                    "r,l,r,~{memory}",
+                    effect=True,
+                )
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return copy
+
+    @cached_property
+    def copy_words_async(self) -> Any:
+        """Copy four words: ``op(shared_word_offset, source_words, source_offset)``."""
+
+        @intrinsic
+        def copy(typing_context, shared, source, offset):  # type: ignore[no-untyped-def]
+            signature = types.void(types.int64, source, types.int64)
+
+            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+                to, base, index = args
+                asm(
+                    builder,
+                    VOID,
+                    [shared_address(builder, to), global_pointer(builder, base, index, I32)],
+                    "cp.async.cg.shared.global [$0], [$1], 16;",
+                    "r,l,~{memory}",
+                    effect=True,
+                )
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return copy
+
+    def load_shared(self, count: int, width: int) -> Any:
+        """``op(word_offset, stride)``: ``count`` words in chunks of ``width``, chunk c at offset + c stride."""
+        return _load(count, width, shared=True)
+
+    def load_global(self, count: int, width: int) -> Any:
+        """``op(source, word_offset, stride)``: as :meth:`load_shared`, from a word buffer."""
+        return _load(count, width, shared=False)
+
+    @cached_property
+    def load_float(self) -> Any:
+        """``op(source, offset)``: one float32."""
+
+        @intrinsic
+        def load(typing_context, source, offset):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+                return builder.load(global_pointer(builder, args[0], args[1], F32))
+
+            return types.float32(source, types.int64), codegen
+
+        return load
+
+    def load_pieces(self, pieces: Pieces, count: int) -> Any:
+        """``op(o0, o1, o2, o3)``: gather from shared memory; piece (o, c, registers) is read at ``o + c`` words."""
+
+        @intrinsic
+        def load(typing_context, o0, o1, o2, o3):  # type: ignore[no-untyped-def]
+            result = types.UniTuple(types.int32, count)
+
+            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+                words: list = [None] * count
+                for which, constant, registers in pieces:
+                    offset = builder.add(args[which], ir.Constant(I64, constant))
+                    for register, word in zip(
+                        registers, load_chunk(builder, shared_pointer, (offset,), len(registers)), strict=True
+                    ):
+                        words[register] = word
+                return pack_tuple(context, builder, signature.return_type, words)
+
+            return result(*[types.int64] * 4), codegen
+
+        return load
+
+    def store_pieces(self, pieces: Pieces, halves: int, *, guarded: bool) -> Any:
+        """``op(target, base, limit, o0, o1, o2, o3, fragment)``: store a fragment of halves to global memory.
+
+        Piece (o, c, registers) is written from element ``base + o + c`` on, ``halves`` elements an instruction.
+        Guarded, an instruction writes only where its element ``o + c + ...`` is below ``limit``.
+        """
+        per = max(halves // 2, 1)
+        letters = {8: "v4.b32", 4: "v2.b32", 2: "b32", 1: "b16"}[halves]
+
+        @intrinsic
+        def put(typing_context, target, base, limit, o0, o1, o2, o3, fragment):  # type: ignore[no-untyped-def]
+            signature = types.void(target, *[types.int64] * 6, fragment)
+
+            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+                pointer, start, limit, *offsets, value = args
+                for which, constant, registers in pieces:
+                    words = [builder.extract_value(value, r) for r in registers]
+                    for step in range(2 * len(words) // halves):
+                        at = builder.add(offsets[which], ir.Constant(I64, constant + step * halves))
+                        address = global_pointer(builder, pointer, builder.add(start, at), I16)
+                        if halves == 1:
+                            word = builder.lshr(words[step // 2], ir.Constant(I32, 16 * (step % 2)))
+                            parts, kinds, names = [builder.trunc(word, I16)], "h", "$1"
+                        else:
+                            parts = words[step * per : (step + 1) * per]
+                            kinds = ",".join("r" * per)
+                            names = ", ".join(f"${1 + i}" for i in range(per))
+                            names = "{" + names + "}" if per > 1 else names
+                        text = f"st.global.{letters} [$0], {names};"
+                        operands, constraints = [address, *parts], f"l,{kinds}"
+                        if guarded:
+                            text = f"{{.reg .pred p; setp.ne.b32 p, ${len(operands)}, 0; @p {text}}}"
+                            operands.append(builder.zext(builder.icmp_signed("<", at, limit), I32))
+                            constraints += ",r"
+                        asm(builder, VOID, operands, text, constraints + ",~{memory}", effect=True)
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return put
+
+
+def _load(count: int, width: int, *, shared: bool) -> Any:
+    result = types.UniTuple(types.int32, count)
+
+    def emit(
+        context: Any, builder: Any, signature: Any, locate: Any, base: tuple, offset: Any, stride: Any
+    ) -> Any:
+        words = []
+        for _ in range(count // width):
+            words += load_chunk(builder, locate, (*base, offset), width)
+            offset = builder.add(offset, stride)
+        return pack_tuple(context, builder, signature.return_type, words)
+
+    if shared:
+
+        @intrinsic
+        def load(typing_context, offset, stride):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+                return emit(context, builder, signature, shared_pointer, (), *args)
+
+            return result(types.int64, types.int64), codegen
+
+        return load
+
+    @intrinsic
+    def load_from(typing_context, source, offset, stride):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return emit(context, builder, signature, global_pointer, args[:1], *args[1:])
+
+        return result(source, types.int64, types.int64), codegen
+
+    return load_from
