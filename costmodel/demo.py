@@ -20,8 +20,10 @@ from costmodel.errors import UnknownGPUError
 from costmodel.fftconv import Forecast
 from costmodel.gpus import GPU, by_device_name, load, local_device_name
 from costmodel.measurements import Row
+from monarch import format_factors
 
 GPUS = ("h200-sxm", "h100-sxm", "a100-sxm-40gb")
+PEERS = ("torch", "torch:half-io")
 LENGTHS = tuple(2**e for e in range(8, 23))
 BATCH, CHANNELS, DTYPE, VARIANT = 64, 768, "fp16", "plain"
 
@@ -34,16 +36,19 @@ class Evidence:
     rows: tuple[Row, ...]
     live: bool
 
-    def shown(self, provider: str) -> dict[int, float]:
-        """{N: seconds} of a provider in the demo's cases; the fastest row of each N."""
+    def ours(self) -> dict[int, float]:
+        """{N: seconds} of our kernels in the demo's cases; the fastest plan of each N."""
         out: dict[int, float] = {}
         for row in self.rows:
-            case = row.case_values
-            n = int(case["N"])
-            same = (case["B"], case["H"], case["L"], case["variant"]) == (BATCH, CHANNELS, n, VARIANT)
-            if same and row.dtype == DTYPE and row.provider.partition(":")[0] == provider:
+            if row.ours and comparing.plan_of(row) is not None and _is_demo(row.case_values, row.dtype):
+                n = int(row.case_values["N"])
                 out[n] = min(out.get(n, float("inf")), row.median_us * 1e-6)
         return out
+
+    def peer(self, provider: str) -> dict[int, float]:
+        """{N: seconds} of another provider in the demo's cases, in whatever type it stores."""
+        rows = [r for r in self.rows if r.provider == provider and _is_demo(r.case_values, DTYPE)]
+        return {int(row.case_values["N"]): row.median_us * 1e-6 for row in rows}
 
 
 def evidence(say: Any) -> tuple[list[GPU], dict[str, Evidence]]:
@@ -96,19 +101,23 @@ def judge(gpu: GPU, known: Evidence) -> Comparison:
 
 
 def table_rows(found: Sequence[Forecast], known: Evidence, judged: Comparison) -> list[list[str]]:
-    """One row per length: N, plan, predicted time, interval, over floor, margin, measured, error, regret."""
-    ours = {(int(p.row.case_values["N"]), p.plan.factors): p for p in judged.pairs if _is_demo_case(p.row)}
+    """One row per length, as in `HEADER`.
+
+    ``measured`` is the best plan's time; where that plan was not measured, the fastest measured plan's,
+    with its name, and ``error`` is then that plan's.
+    """
     regrets: dict[int, float] = {}
     for d in judged.decisions:
         case = measurements.parse_case("fftconv", d.case)
         if _is_demo(case, d.dtype):
             n = int(case["N"])
             regrets[n] = max(regrets.get(n, 1.0), d.regret)
-    measured = known.shown("ours")
+    torch = known.peer("torch")
     out = []
     for f in found:
         n, best = f.inputs["N"], f.best
-        pair = ours.get((n, best.plan.factors)) or next((p for (m, _), p in ours.items() if m == n), None)
+        pair, name = _evidence_for(f, judged)
+        measured = pair.row.median_us * 1e-6 if pair else None
         out.append(
             [
                 units.short(n) + ("*" if too_large(f) else ""),
@@ -119,12 +128,24 @@ def table_rows(found: Sequence[Forecast], known: Evidence, judged: Comparison) -
                 f"{best.time_s / f.floor_s:.2f}",
                 best.bound,
                 f"{best.margin:.0%}" + (" tie" if f.tie else ""),
-                tables.us(measured[n]) if n in measured else "-",
+                tables.us(measured) + name if measured else "-",
+                f"{torch[n] / measured:.1f}x" if measured and n in torch else "-",
                 f"{pair.relative_error:+.0%}" if pair else "-",
                 f"{regrets[n]:.2f}" if n in regrets else "-",
             ]
         )
     return out
+
+
+def _evidence_for(f: Forecast, judged: Comparison) -> tuple[Pair | None, str]:
+    """The measured pair to show for a length, and the plan's name where it is not the best plan's."""
+    n = f.inputs["N"]
+    here = [p for p in judged.pairs if _is_demo_case(p.row) and p.plan.n == n]
+    same = next((p for p in here if p.plan.factors == f.best.plan.factors), None)
+    if same or not here:
+        return same, ""
+    fastest = min(here, key=lambda p: p.row.median_us)
+    return fastest, f" ({format_factors(fastest.plan.factors)})"
 
 
 def too_large(f: Forecast) -> bool:
@@ -165,7 +186,7 @@ def _is_demo(case: dict[str, int | str], dtype: str) -> bool:
 
 HEADER = (
     *("N", "best plan", "p", "predicted", "interval", "x floor", "bound by", "margin"),
-    *("measured", "error", "regret"),
+    *("measured", "vs torch", "error", "regret"),
 )
 
 
@@ -186,7 +207,7 @@ def show(console: Any, gpu: GPU, rows: Sequence[Sequence[str]], known: Evidence)
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    right = ("N", "p", "predicted", "x floor", "margin", "measured", "error", "regret")
+    right = ("N", "p", "predicted", "x floor", "margin", *HEADER[8:])
     for name in HEADER:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
     for row in rows:
@@ -234,6 +255,7 @@ def main(*, folder: str | Path = "build/demo") -> int:
     say(f"FFT convolution, B={BATCH}, H={CHANNELS}, {DTYPE}: predicted GPU time of the best plan.")
     say("x floor: predicted over the time that input and output need to cross device memory once.")
     say("margin: how much slower the best plan of another order is; tie: less than the interval.")
+    say("vs torch: how much faster than torch.fft with fp32 io, filter prepared, in the same run.")
     say("error: predicted over measured time. regret: time of the chosen plan over the best measured one.")
     gpus, known = evidence(say)
     console.print()
@@ -254,10 +276,8 @@ def main(*, folder: str | Path = "build/demo") -> int:
 def _draw(by_gpu: dict[str, list[Forecast]], known: dict[str, Evidence], folder: Path, say: Any) -> None:
     from costmodel import plots
 
-    measured = {slug: e.shown("ours") for slug, e in known.items()}
-    peers = {
-        slug: {name: times for name in ("torch",) if (times := e.shown(name))} for slug, e in known.items()
-    }
+    measured = {slug: e.ours() for slug, e in known.items()}
+    peers = {slug: {name: times for name in PEERS if (times := e.peer(name))} for slug, e in known.items()}
     try:
         figure = plots.demo_figure(list(by_gpu.values()), measured=measured, peers=peers)
     except ValueError as error:
