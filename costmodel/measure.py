@@ -1,10 +1,10 @@
 """Measure the kernels of this machine's GPU beside their peers: ``python -m costmodel measure``.
 
-How a time is taken: all providers of a case in one run; random data; inputs and outputs rotated through several
-sets when one set is smaller than twice the L2 cache; warm-up, then many replays of a CUDA graph of back-to-back
-calls, each timed by events on the GPU; median, 20th and 80th percentile over the replays. Every output is compared
-with float64 first, from memory poisoned with NaN, and a result outside its bound (``reference.fftconv_bound``)
-ends the run without writing anything.
+How a time is taken: all providers of a case in one run; random data; inputs and outputs rotated through
+several sets when one set is smaller than twice the L2 cache; warm-up, then many replays of a CUDA graph of
+back-to-back calls, each timed by events on the GPU; median, 20th and 80th percentile over the replays. Every
+output is compared with float64 first, from memory poisoned with NaN, and a result outside its bound
+(``reference.fftconv_bound``) ends the run without writing anything.
 
 PyTorch is the peer and the source of data, so it must be installed; nothing else here needs it.
 """
@@ -262,7 +262,8 @@ def _measure(case: Case, provider: _Provider, torch: Any, stamp: tuple[str, str]
         found = _error(one, filters, y, case, torch)
         if not found <= provider.bound:  # true for NaN as well
             raise MeasurementError(
-                f"{provider.name} {case.name} {case.dtype}: error {found:.3g}, bound {provider.bound:.3g}; nothing written"
+                f"{provider.name} {case.name} {case.dtype}: error {found:.3g}, bound {provider.bound:.3g}; "
+                "nothing written"
             )
         error = max(error, found)
     times = time_calls([call for call, _ in prepared], torch)
@@ -323,7 +324,7 @@ def time_calls(calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int =
 
 
 def _error(data: _Data, filters: Any, y: Any, case: Case, torch: Any) -> float:
-    """||y - exact|| over the norm of ||u|| ||k|| ||gate|| (as ``reference.relative_error``), NaN if any is."""
+    """||y - exact|| over the norm of ||u|| ||k|| ||gate||, as ``reference.relative_error``; NaN if any is."""
     spectrum = torch.fft.fft(filters, n=case.n)
     taps = filters.norm(dim=-1)
     wrong = size = 0.0
@@ -397,7 +398,7 @@ def _host_times(
 
 
 def _commit() -> str:
-    """The commit that is measured, with a plus sign when files differ from it; "unknown" outside a checkout."""
+    """The commit measured, with a plus sign when files differ from it; "unknown" outside a checkout."""
     folder = Path(__file__).parent
 
     def git(*words: str) -> str:

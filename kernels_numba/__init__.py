@@ -7,17 +7,18 @@
     (2, 1, 256)
 
 Every kernel is written once, in the operations of ``kernels_numba.tile``, and runs on a GPU (compiled by
-Numba-CUDA) and on the CPU (in NumPy, counted and checked). Without a GPU, or with ``NUMBA_ENABLE_CUDASIM=1``, the
-CPU body runs; :func:`device` tells which. It is meant for tests and counts, at a few milliseconds a pair of
-sequences; for large data without a GPU use ``reference``.
+Numba-CUDA) and on the CPU (in NumPy, counted and checked). Without a GPU, or with ``NUMBA_ENABLE_CUDASIM=1``,
+the CPU body runs; :func:`device` tells which. It is meant for tests and counts, at a few milliseconds a pair
+of sequences; for large data without a GPU use ``reference``.
 """
 
 import monarch as _monarch
 
 if getattr(_monarch, "__distribution__", None) != "monarch-numba":
     raise ImportError(
-        f"the package `monarch` found at {getattr(_monarch, '__file__', '?')} is not monarch-numba's (PyTorch's "
-        "`torchmonarch` installs one of the same name); install monarch-numba in an environment without it"
+        f"the package `monarch` found at {getattr(_monarch, '__file__', '?')} is not monarch-numba's "
+        "(PyTorch's `torchmonarch` installs one of the same name); install monarch-numba in an environment "
+        "without it"
     )
 
 from kernels_numba.device import Device, device

@@ -1,7 +1,7 @@
 """Arrays of several libraries as pointers: what a launch needs to know, and nothing is copied silently.
 
-Half-precision floats of NumPy (bfloat16 through ``ml_dtypes``), PyTorch, CuPy and Numba are recognised by their
-type; each library has one adapter. Outputs are made by the library of the input, on its current stream.
+Half-precision floats of NumPy (bfloat16 through ``ml_dtypes``), PyTorch, CuPy and Numba are recognised by
+their type; each library has one adapter. Outputs are made by the library of the input, on its current stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Adapter:
     library = "array"
 
     def dtype_name(self, x: Any) -> str:
-        """ "fp16", "bf16", "fp32", "fp64", or the library's own name for anything else."""
+        """One of "fp16", "bf16", "fp32", "fp64", or the library's own name for anything else."""
         name = str(x.dtype).rsplit(".", 1)[-1]
         return DTYPE_NAMES.get(name, name)
 
@@ -184,10 +184,11 @@ def _adapter_for(kind: type) -> Adapter | None:
 
 def adapter_of(x: Any, name: str) -> Adapter:
     """The adapter for an array. Raises ``TypeError`` for anything that is not one, naming the argument."""
-    found = _adapter_for(type(x))
+    found = _adapter_for(type(x))  # type: ignore[arg-type]  # a class is hashable
     if found is None:
         raise TypeError(
-            f"{name}: expected a NumPy, PyTorch, CuPy or Numba array, got {type(x).__module__}.{type(x).__qualname__}; "
-            f"convert it, for instance with numpy.asarray or cupy.from_dlpack"
+            f"{name}: expected a NumPy, PyTorch, CuPy or Numba array, got "
+            f"{type(x).__module__}.{type(x).__qualname__}; convert it, for instance with numpy.asarray or "
+            "cupy.from_dlpack"
         )
     return found

@@ -1,8 +1,9 @@
 """Machine code on disk: compile a kernel once per machine, not once per process.
 
-One file per kernel: a line of JSON (entry point, SHA-256 of the code) and the code. The folder must belong to the
-user and be closed to everyone else, because what lies in it is executed; an entry whose hash does not match is
-rebuilt. Files are written under another name and moved into place, so a reader sees all of one or nothing.
+One file per kernel: a line of JSON (entry point, SHA-256 of the code) and the code. The folder must belong to
+the user and be closed to everyone else, because what lies in it is executed; an entry whose hash does not
+match is rebuilt. Files are written under another name and moved into place, so a reader sees all of one or
+nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def _open_folder(folder: Path) -> Path:
         if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
             raise PermissionError(
                 f"the kernel cache {folder} can be written by others than you (owner {found.st_uid}, mode "
-                f"{stat.S_IMODE(found.st_mode):o}); `chmod 700` it, or name another folder in {FOLDER_VARIABLE}"
+                f"{stat.S_IMODE(found.st_mode):o}); `chmod 700` it, or name another folder in "
+                f"{FOLDER_VARIABLE}"
             )
     return folder
 
@@ -41,7 +43,8 @@ def _open_folder(folder: Path) -> Path:
 def fetch(key: str, build: Callable[[], tuple[bytes, str]], folder: Path | None = None) -> tuple[bytes, str]:
     """Code and entry point for ``key``, from disk or from ``build()`` (and then onto disk).
 
-    ``key`` must name everything the code depends on. Raises ``PermissionError`` when the folder is open to others.
+    ``key`` must name everything the code depends on. Raises ``PermissionError`` when the folder is open to
+    others.
     """
     where = _open_folder(folder or cache_folder())
     path = where / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"

@@ -1,13 +1,14 @@
 """Convolution of many sequences with one filter per channel, fused into one kernel launch.
 
 :func:`fftconv` has the meaning of ``reference.fftconv``: for u [B, H, L] and k [H, K] in fp16 or bf16,
-``y = postgate * ((u * pregate) conv k)``, circular, causal or two-sided. Products are of half-precision operands
-with float32 accumulation, and results are rounded to half precision at every stage; ``reference.fftconv_bound``
-says how far that is from exact.
+``y = postgate * ((u * pregate) conv k)``, circular, causal or two-sided. Products are of half-precision
+operands with float32 accumulation, and results are rounded to half precision at every stage;
+``reference.fftconv_bound`` says how far that is from exact.
 
-Magnitudes: transforms are unitary, so an intermediate value is at most sqrt(N) times the largest input. In fp16
-inputs below 2000 can therefore never overflow at N = 1024, and ordinary (noise-like) data never come near. The
-spectrum of the filter is divided by a power of two per channel, so that filters of any size are representable.
+Magnitudes: transforms are unitary, so an intermediate value is at most sqrt(N) times the largest input. In
+fp16 inputs below 2000 can therefore never overflow at N = 1024, and ordinary (noise-like) data never come
+near. The spectrum of the filter is divided by a power of two per channel, so that filters of any size are
+representable.
 
 For speed, prepare once and call often::
 
@@ -57,9 +58,9 @@ def fftconv(
 
     Args:
         u: input [B, H, L] (or [H, L]), fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k: filter [H, K] (or [K] for all channels) of any float type; its spectrum is computed in float64 on the
-            host and rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`, which costs
-            nothing here.
+        k: filter [H, K] (or [K] for all channels) of any float type; its spectrum is computed in float64 on
+            the host and rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`,
+            which costs nothing here.
         mode: "circular" (L must be a transform length: 256, 512 or 1024, and K <= L), "causal" (output n uses
             inputs up to n; any L and K that fit into 1024 points) or "two-sided" (tap (K - 1) // 2 is lag 0).
         pregate: gate on the input, shaped and typed as ``u``.
@@ -179,7 +180,8 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
     need = monarch.convolution_length(mode, length, taps)
     if mode == "circular" and plan is not None and plan.n != length:
         raise ValueError(
-            f"plan: a circular convolution of length {length} needs a transform of exactly that length, not {plan.n}"
+            f"plan: a circular convolution of length {length} needs a transform of exactly that length, not "
+            f"{plan.n}"
         )
     if plan is None:
         fitting = [n for n in SUPPORTED_LENGTHS if (n == need if mode == "circular" else n >= need)]
@@ -190,14 +192,14 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
                 else f"up to {SUPPORTED_LENGTHS[-1]} points"
             )
             raise ValueError(
-                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernel "
-                f"takes {accepted}. reference.fftconv computes any length in float64."
+                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the "
+                f"fused kernel takes {accepted}. reference.fftconv computes any length in float64."
             )
         plan = Plan(fitting[0], DEFAULT_FACTORS[fitting[0]])
     elif plan.n < need:
         raise ValueError(
-            f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} taps, which "
-            f"needs {need}"
+            f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
+            f"taps, which needs {need}"
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
     fused.make_spec(plan, "fp16")  # refuses what this kernel cannot run
@@ -215,8 +217,9 @@ class FFTConv:
         spectrum: the filter, from :func:`prepare_filter`.
         batch: B.
 
-    A call checks its arrays, allocates the output unless ``out`` is given, and nothing else. On a GPU it runs on the
-    caller's current stream and can be captured in a CUDA graph (after one call outside, which compiles).
+    A call checks its arrays, allocates the output unless ``out`` is given, and nothing else. On a GPU it runs
+    on the caller's current stream and can be captured in a CUDA graph (after one call outside, which
+    compiles).
     """
 
     def __init__(self, spectrum: Spectrum, *, batch: int) -> None:
@@ -268,8 +271,8 @@ class FFTConv:
             )
         if adapter.dtype_name(x) != self.spectrum.dtype:
             raise TypeError(
-                f"{name}: expected {self.spectrum.dtype} (as u and the prepared filter), got {adapter.dtype_name(x)}; "
-                f"convert it, nothing is converted silently"
+                f"{name}: expected {self.spectrum.dtype} (as u and the prepared filter), got "
+                f"{adapter.dtype_name(x)}; convert it, nothing is converted silently"
             )
         if adapter.index(x) != index:
             mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
@@ -293,7 +296,7 @@ class FFTConv:
             postgate=postgate,
         )
 
-    def _grid(self, warps: int, blocks: int) -> tuple[int, int]:
+    def grid(self, warps: int, blocks: int) -> tuple[int, int]:
         """(grid, items per warp): at most ``blocks`` blocks, work spread evenly."""
         per_warp = -(-self.items // (warps * max(1, blocks)))
         return -(-self.items // (warps * per_warp)), per_warp
@@ -304,7 +307,7 @@ class FFTConv:
         spec = self.spec(low_bits, pregate=pregate, postgate=postgate)
         loaded = launch.load(fused, spec, index)
         sm_count = device(index).sm_count or 1
-        grid, per_warp = self._grid(spec.warps, sm_count * loaded.blocks_per_sm)
+        grid, per_warp = self.grid(spec.warps, sm_count * loaded.blocks_per_sm)
         words, scales = self.spectrum.on_device(index)
         constants = _device_constants(spec.n1, spec.n2, spec.rows_in, spec.dtype, index)
         batch, channels, length = self.shape
@@ -324,7 +327,8 @@ class FFTConv:
         from kernels_numba.launch import DeviceBuffer, device_index
 
         warnings.warn(
-            "arrays in host memory are copied to the GPU and back; keep them there (CuPy, PyTorch, Numba) for speed",
+            "arrays in host memory are copied to the GPU and back; keep them there (CuPy, PyTorch, Numba) "
+            "for speed",
             HostCopyWarning,
             stacklevel=4,
         )
@@ -340,14 +344,14 @@ class FFTConv:
     def run_cpu(
         self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS
     ) -> tuple[Any, Counters]:
-        """Run the same kernel on the CPU body, on a grid of at most ``blocks``; returns y and what was counted."""
+        """Run the kernel on the CPU body, on at most ``blocks`` blocks; returns y and what was counted."""
         from kernels_numba.tile.cpu import CpuTile
         from kernels_numba.tile.machine import POISON, Buffer, Machine
 
         spec = self.spec(pregate=pregate is not None, postgate=postgate is not None)
         machine = Machine()
         kernel = fused.build(CpuTile(machine, spec.dtype), spec)
-        grid, per_warp = self._grid(spec.warps, blocks)
+        grid, per_warp = self.grid(spec.warps, blocks)
         poison = np.full(int(np.prod(self.shape)), POISON, np.int16)
         result = _aligned(poison)
         constants = operands.constants(spec.n1, spec.n2, spec.rows_in, spec.dtype)
@@ -397,8 +401,8 @@ def _half_dtype(x: Any, adapter: Adapter, name: str) -> str:
     found = adapter.dtype_name(x)
     if found not in HALF_TYPES:
         raise TypeError(
-            f"{name}: the fused kernel takes fp16 and bf16, got {found}; convert it (nothing is converted silently), "
-            f"or use reference.fftconv, which computes in float64"
+            f"{name}: the fused kernel takes fp16 and bf16, got {found}; convert it (nothing is converted "
+            f"silently), or use reference.fftconv, which computes in float64"
         )
     return found
 

@@ -1,23 +1,23 @@
 """The fused order-2 convolution: one warp carries two real sequences through the whole Monarch transform.
 
-Two real sequences that share a filter are one complex sequence z = u1 + i u2, and the real and imaginary part of
-its convolution are the two answers. With N = N1 N2 and z as a matrix [n1, n2] (row-major), one warp does
+Two real sequences that share a filter are one complex sequence z = u1 + i u2, and the real and imaginary part
+of its convolution are the two answers. With N = N1 N2 and z as a matrix [n1, n2] (row-major), one warp does
 
     1. Z[k1, n2]  = sum_n1 F1[k1, n1] z[n1, n2]        contract rows, then multiply by the twiddle w^(k1 n2)
-    2. Z[k1, k2]  = sum_n2 Z[k1, n2] F2[n2, k2]        contract columns, then multiply by the filter's spectrum
+    2. Z[k1, k2]  = sum_n2 Z[k1, n2] F2[n2, k2]        contract columns, then times the filter's spectrum
     3. Y[k1, n2]  = sum_k2 Z[k1, k2] conj F2[k2, n2]   contract columns, then multiply by the inverse twiddle
     4. y[n1, n2]  = sum_k1 conj F1[n1, k1] Y[k1, n2]   contract rows
 
-in registers: nothing but the input, the output and the filter's spectrum touches device memory (the decomposition
-of Fu et al., "FlashFFTConv", arXiv 2311.05908, section 3).
+in registers: nothing but the input, the output and the filter's spectrum touches device memory (the
+decomposition of Fu et al., "FlashFFTConv", arXiv 2311.05908, section 3).
 
 Two things make it cheap (docs/kernels.md has the derivation):
 
-*Half the products.* A DFT factor is used as a real matrix [cosines; sines] applied to the real and the imaginary
-part: outputs q and its mirror differ only in one sign, so four products of half the height replace four of the
-full height. In stages 2 to 4 the outputs are numbered q + 1/2 (mirror n - 1 - q, so every output has one); the
-half step is a phase that disappears into the constants multiplied just before. Stage 1 has no such constants, so
-its outputs 0 and n/2, their own mirrors, are selected apart.
+*Half the products.* A DFT factor is used as a real matrix [cosines; sines] applied to the real and the
+imaginary part: outputs q and its mirror differ only in one sign, so four products of half the height replace
+four of the full height. In stages 2 to 4 the outputs are numbered q + 1/2 (mirror n - 1 - q, so every output
+has one); the half step is a phase that disappears into the constants multiplied just before. Stage 1 has no
+such constants, so its outputs 0 and n/2, their own mirrors, are selected apart.
 
 *Permutations are constants.* The contraction index may run in any order if the constant operand follows, so
 lanes load and store what is contiguous, and every other order is absorbed in the constants.
@@ -38,9 +38,9 @@ HALVES_PER_COPY = 8
 class Spec:
     """Everything that is compiled into one kernel.
 
-    ``rows_in`` and ``rows_out``: rows of the [N1, N2] matrix that can hold signal, and that are wanted, rounded
-    up to what a tile operation can skip. ``halves``: elements per global access (8, 4, 2 or 1, by alignment).
-    ``guarded``: some accesses are masked, because L < N or the last pair has one sequence only.
+    ``rows_in`` and ``rows_out``: rows of the [N1, N2] matrix that can hold signal, and that are wanted,
+    rounded up to what a tile operation can skip. ``halves``: elements per global access (8, 4, 2 or 1, by
+    alignment). ``guarded``: some accesses are masked, because L < N or the last pair has one sequence only.
     """
 
     n1: int
@@ -67,7 +67,7 @@ class Spec:
         guard = "_guarded" if self.guarded else ""
         return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
-    # ---- shared memory, in words ------------------------------------------------------------------------------
+    # ---- shared memory, in words ---------------------------------------------------------------------------
     @property
     def sequence_words(self) -> int:
         """One sequence's live rows."""
@@ -107,8 +107,8 @@ def make_spec(
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
     if plan.packing != "pair" or plan.order != 2 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
         raise ValueError(
-            f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted are two "
-            f"factors out of {SUPPORTED_FACTORS} with packing 'pair' (N = 256, 512 or 1024)"
+            f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted "
+            f"are two factors out of {SUPPORTED_FACTORS} with packing 'pair' (N = 256, 512 or 1024)"
         )
     n1, n2 = plan.factors
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
@@ -125,13 +125,13 @@ def constant_words(spec: Spec) -> int:
     return (n1 * spec.rows_in + n1 * n1 + 2 * n2 * n2) // 2 + 2 * spec.n
 
 
-# ---- the kernel ---------------------------------------------------------------------------------------------------
+# ---- the kernel --------------------------------------------------------------------------------------------
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
-    Arguments of the kernel: buffers of half elements ``u``, ``pre``, ``post``, ``y``; of words ``spectrum`` [H, N]
-    and ``constants``; of float32 ``scales`` [H]; then the number of items (H times pairs), the items per warp,
-    pairs per channel, batch size, channels, and the sequence length L.
+    Arguments of the kernel: buffers of half elements ``u``, ``pre``, ``post``, ``y``; of words ``spectrum``
+    [H, N] and ``constants``; of float32 ``scales`` [H]; then the number of items (H times pairs), the items
+    per warp, pairs per channel, batch size, channels, and the sequence length L.
     """
     n1, n2 = spec.n1, spec.n2
     row_tiles, column_tiles = n1 // 16, n2 // 8
@@ -152,6 +152,8 @@ def build(tile: Any, spec: Spec) -> Any:
     # 16-byte chunks of a row change places in every second pair of rows, so that four rows read together by a
     # half-warp fall on different banks.
     swizzle = 2 if n2 == 32 else 0
+    # The output gate is read by eight rows at once, half a row each: rows four apart must differ if n2 = 16.
+    gate_mask, gate_shift = (2, 0) if n2 == 32 else (4, 2)
 
     size_f1 = n1 * spec.rows_in // 2
     at_t1 = size_f1
@@ -162,7 +164,6 @@ def build(tile: Any, spec: Spec) -> Any:
     total = constant_words(spec)
     constant_rounds = total // 128
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
-    post_words = spec.output_words
     copies = spec.rows_in * n2 // (32 * halves)
     gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
     n, unguarded = spec.n, not guarded
@@ -211,7 +212,8 @@ def build(tile: Any, spec: Spec) -> Any:
             for r in range(2)
         )
     )
-    # The mirrored columns run backwards: their halves swap while rounding, their registers are stored backwards.
+    # The mirrored columns run backwards: their halves swap while rounding, their registers are stored
+    # backwards.
     pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))
     real, imaginary = _output_pieces(spec, 0, n2), _output_pieces(spec, kept, n2)
     store_real = tile.store_pieces(real, min(halves, 2 * chunk), guarded=guarded)
@@ -223,7 +225,7 @@ def build(tile: Any, spec: Spec) -> Any:
     )
 
     def kernel(u, pre, post, spectrum, scales, words, y, items, per_warp, pairs, batch, channels, length):
-        l = lane()
+        l = lane()  # noqa: E741
         w = warp()
         g = l >> 2
         t = l & 3
@@ -245,8 +247,8 @@ def build(tile: Any, spec: Spec) -> Any:
         right = n2 - 2 * chunk - left
         up = g * n2
         down = 0 - up
-        swap_up = g & swizzle
-        swap_down = (7 - g) & swizzle
+        swap_up = (g & gate_mask) >> gate_shift
+        swap_down = ((7 - g) & gate_mask) >> gate_shift
         left_up = gate + (up >> 1) + (((left >> 3) ^ swap_up) << 2) + ((left & 7) >> 1)
         right_up = gate + (up >> 1) + (((right >> 3) ^ swap_up) << 2) + ((right & 7) >> 1)
         left_down = gate - (up >> 1) + (((left >> 3) ^ swap_down) << 2) + ((left & 7) >> 1)
@@ -276,7 +278,7 @@ def build(tile: Any, spec: Spec) -> Any:
                                     gate
                                     + q * gate_words
                                     + row * row_words
-                                    + (((col >> 3) ^ (row & swizzle)) << 2)
+                                    + (((col >> 3) ^ ((row & gate_mask) >> gate_shift)) << 2)
                                 )
                                 valid = ((2 * p + q < batch) & (e < length)) | unguarded
                                 copy(2 * to + (col & 7), post, base + e, valid)
@@ -342,7 +344,9 @@ def build(tile: Any, spec: Spec) -> Any:
 
 
 def _output_pieces(spec: Spec, first_register: int, row_stride: int) -> Any:
-    """Where a lane's outputs lie: (lane offset: 0/1 rows upwards left/right, 2/3 mirrored rows; constant; registers).
+    """Where a lane's outputs lie: (which lane offset, constant, registers).
+
+    The lane offsets are 0 and 1 for rows upwards, left and right, and 2 and 3 for the mirrored rows.
 
     ``row_stride`` is the distance of two rows: n2 elements in memory, n2 / 2 words in shared memory.
     """
@@ -365,5 +369,5 @@ SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "HALVES") + ("INT",) 
 
 
 def min_blocks(spec: Spec) -> int:
-    """Blocks of four warps per SM that the compiler must leave registers for (measured fastest on an H200)."""
+    """Blocks of four warps per SM that the compiler leaves registers for (measured fastest on an H200)."""
     return 2 if spec.pregate or spec.postgate else 3

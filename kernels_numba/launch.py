@@ -11,7 +11,7 @@ import ctypes
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache as cached
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class LaunchError(RuntimeError):
     """A kernel could not be loaded or launched, or failed while it ran."""
 
 
-@lru_cache(maxsize=None)
+@cached
 def _source_digest() -> str:
     """Hash of the source that generates code: a changed source must not find old code."""
     digest = hashlib.sha256()
@@ -80,8 +80,8 @@ class LoadedKernel:
         self.spec, self.device = spec, where
         if spec.shared_bytes > where.shared_bytes_per_block:
             raise LaunchError(
-                f"{spec.name} needs {spec.shared_bytes} bytes of shared memory per block; {where.name} allows "
-                f"{where.shared_bytes_per_block}. Ask for a plan with a smaller transform length."
+                f"{spec.name} needs {spec.shared_bytes} bytes of shared memory per block; {where.name} "
+                f"allows {where.shared_bytes_per_block}. Ask for a plan with a smaller transform length."
             )
         with current_device(where):
             CudaDevice(where.index).set_current()
@@ -106,17 +106,17 @@ class LoadedKernel:
                 ) from error
         if self.blocks_per_sm < 1:
             raise LaunchError(
-                f"{spec.name}: no block of {32 * spec.warps} threads with {spec.shared_bytes} bytes of shared memory "
-                f"fits on an SM of {where.name}"
+                f"{spec.name}: no block of {32 * spec.warps} threads with {spec.shared_bytes} bytes of "
+                f"shared memory fits on an SM of {where.name}"
             )
         self.registers = self.kernel.attributes.num_regs
 
     def launcher(self, grid: int, arguments: Sequence[Any]) -> Callable[..., None]:
         """A function that launches on a stream: ``launch(stream_handle, *pointers)``.
 
-        ``arguments`` are integers, or names in the places of the pointers that the caller gives with each launch,
-        in their order. The driver's array of parameters is made once and only the pointers change, which takes
-        the host a third less time than passing all arguments anew.
+        ``arguments`` are integers, or names in the places of the pointers that the caller gives with each
+        launch, in their order. The driver's array of parameters is made once and only the pointers change,
+        which takes the host a third less time than passing all arguments anew.
         """
         from cuda.bindings import driver
 
@@ -149,8 +149,8 @@ class LoadedKernel:
     def describe(self, grid: int) -> str:
         """What a failing launch says of itself."""
         return (
-            f"{self.spec.name} (grid {grid}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes of shared "
-            f"memory of at most {self.device.shared_bytes_per_block} on {self.device.name})"
+            f"{self.spec.name} (grid {grid}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes "
+            f"of shared memory of at most {self.device.shared_bytes_per_block} on {self.device.name})"
         )
 
 

@@ -1,8 +1,8 @@
 """Constant operands of the fused convolution: DFT factors, twiddles and spectra, laid out for the kernel.
 
 A kernel's index may run in any order if the constants follow: a contraction index permuted on both operands
-changes nothing, and an output index permuted reappears, permuted, in the next constant. So the maps below choose
-what is contiguous for the lanes, and every permutation is absorbed here, in float64, before rounding.
+changes nothing, and an output index permuted reappears, permuted, in the next constant. So the maps below
+choose what is contiguous for the lanes, and every permutation is absorbed here, in float64, before rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kernels_numba.tile import layout
 
 
-# ---- index maps: which index each slot of a fragment stands for ---------------------------------------------------
+# ---- index maps: which index each slot of a fragment stands for --------------------------------------------
 def rows_read(n: int) -> NDArray[np.intp]:
     """Contraction slot -> row of the input: lane thread t reads rows 4 e + t, e = 0..3, of each 16."""
     slot = np.arange(n)
@@ -48,11 +48,11 @@ def columns_written(n: int) -> NDArray[np.intp]:
 
 @cache
 def factor_scale(n: int, shift: float, dtype: str) -> float:
-    """The scale in [1, 2) with which the entries of a DFT factor round to half precision with the least error.
+    """The scale in [1, 2) with which a DFT factor rounds to half precision with the least error.
 
-    A factor of length n has about n/2 different magnitudes, so a scale that suits them all exists: the factors'
-    part of the rounding error falls to about half. What follows the factor is divided by the scale again, in
-    float64, before it is rounded itself.
+    A factor of length n has about n/2 different magnitudes, so a scale that suits them all exists: the
+    factors' part of the rounding error falls to about half. What follows the factor is divided by the scale
+    again, in float64, before it is rounded itself.
     """
     entries = _entries(n, np.arange(n), np.arange(n), shift).reshape(-1)
     scales = 2 ** (np.arange(4096) / 4096)
@@ -105,7 +105,7 @@ def _maps(n1: int, n2: int) -> _Maps:
 
 @lru_cache(maxsize=64)
 def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
-    """The constant operands in the order the kernel reads them: F1, twiddle, F2, F2 inverse, twiddle, F1 inverse."""
+    """The constant operands as the kernel reads them: F1, twiddle, F2, and the inverse F2, twiddle, F1."""
     at = _maps(n1, n2)
     n = n1 * n2
     groups, tiles, k_tiles = n1 // 8, n2 // 8, n2 // 16
@@ -139,7 +139,7 @@ def output_scale(n1: int, dtype: str) -> float:
 
 
 def spectrum_words(spectrum: NDArray[np.complexfloating], n1: int, n2: int, dtype: str) -> NDArray[np.int32]:
-    """Filter spectra [H, N] (natural order) as the kernel's words [H, N], with the phase of stage 3 absorbed."""
+    """Filter spectra [H, N] in natural order as the kernel's words [H, N], stage 3's phase absorbed."""
     at = _maps(n1, n2)
     k = at.k1[:, None] + n1 * at.k2[None, :]
     slots = spectrum[:, k] * (np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype))

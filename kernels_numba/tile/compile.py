@@ -1,7 +1,7 @@
 """Kernel functions to machine code, with or without a GPU, and what the machine code uses.
 
-The pipeline is numba-cuda's own (Numba IR -> NVVM -> LTO -> nvJitLink -> cubin). It wants a current device only
-to ask for its compute capability; :func:`compile_kernel` answers that question itself.
+The pipeline is numba-cuda's own (Numba IR -> NVVM -> LTO -> nvJitLink -> cubin). It wants a current device
+only to ask for its compute capability; :func:`compile_kernel` answers that question itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def compile_kernel(
     min_blocks: int = 1,
     name: str | None = None,
 ) -> Cubin:
-    """Compile a kernel function for ``capability``, for blocks of ``threads`` and ``min_blocks`` of them per SM."""
+    """Compile a kernel for ``capability`` and blocks of ``threads``, ``min_blocks`` of them per SM."""
     with _pretend_device(capability):
         if name:
             function.__name__ = function.__qualname__ = name

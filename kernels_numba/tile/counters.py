@@ -1,6 +1,7 @@
 """What a kernel did, counted: the quantities that the cost model predicts and the CPU body records.
 
-All counts are totals over the grid. "Instructions" are warp instructions. Flops count a multiply and an add as two.
+All counts are totals over the grid. "Instructions" are warp instructions. Flops count a multiply and an add
+as two.
 """
 
 from __future__ import annotations

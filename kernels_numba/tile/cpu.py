@@ -1,8 +1,9 @@
 """The tile layer on the CPU: the same operations over an axis of 32 lanes, in NumPy.
 
-A fragment is an array [registers, 32] of int32 (packed halves) or float32. Storage rounding is the GPU's, bit for
-bit: products of halves are accumulated in float32, rounded to half where the kernel rounds, and half-precision
-multiply-adds round once. Only the order of accumulation inside a tensor-core product is the CPU's own.
+A fragment is an array [registers, 32] of int32 (packed halves) or float32. Storage rounding is the GPU's, bit
+for bit: products of halves are accumulated in float32, rounded to half where the kernel rounds, and
+half-precision multiply-adds round once. Only the order of accumulation inside a tensor-core product is the
+CPU's own.
 
 Every operation adds what it did to the machine's counters.
 """
@@ -53,7 +54,7 @@ class CpuTile:
         self.dtype = dtype
         self.half = HALF_TYPES[dtype]
 
-    # ---- places and order -------------------------------------------------------------------------------------
+    # ---- places and order ----------------------------------------------------------------------------------
     def lane(self) -> Lanes:
         """Lane indices 0..31."""
         return LANES
@@ -98,7 +99,7 @@ class CpuTile:
 
         return wait
 
-    # ---- memory -----------------------------------------------------------------------------------------------
+    # ---- memory --------------------------------------------------------------------------------------------
     def copy_async(self, halves: int) -> Callable:
         """Copy ``halves`` half elements a lane from global to shared memory, zeros where not valid."""
 
@@ -206,7 +207,7 @@ class CpuTile:
 
         return put
 
-    # ---- products ---------------------------------------------------------------------------------------------
+    # ---- products ------------------------------------------------------------------------------------------
     def _matrix(self, words: Fragment, index: tuple, shape: tuple[int, int]) -> NDArray[np.float32]:
         matrix = np.empty(shape, np.float32)
         matrix[index] = np.ascontiguousarray(words).view(self.half).reshape(*words.shape, 2)
@@ -283,7 +284,7 @@ class CpuTile:
             one, two = (a + b, d - e), (a - b, d + e)
         return (two, one) if inverse else (one, two)
 
-    # ---- arithmetic on registers ------------------------------------------------------------------------------
+    # ---- arithmetic on registers ---------------------------------------------------------------------------
     def pack(self, count: int, *, swap: tuple[int, ...] = ()) -> Callable:
         """Round pairs of float32 to registers of two halves, some in reverse order."""
         order = np.arange(2 * count).reshape(count, 2)
@@ -345,7 +346,7 @@ class CpuTile:
 
         return product
 
-    # ---- moving registers -------------------------------------------------------------------------------------
+    # ---- moving registers ----------------------------------------------------------------------------------
     def select(self, picks: tuple[int, ...]) -> Callable:
         """Registers in another order."""
         order = list(picks)

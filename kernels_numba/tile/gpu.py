@@ -1,8 +1,8 @@
 """The tile layer on the GPU: each operation is a Numba intrinsic that emits LLVM IR and inline PTX.
 
-A fragment is a ``UniTuple`` of registers. Loops over registers run in Python while the code is generated, so that
-Numba's type inference sees one call per tile operation and the machine code is straight-line. A complex fragment
-is one tuple: the real parts' registers first, then the imaginary parts'.
+A fragment is a ``UniTuple`` of registers. Loops over registers run in Python while the code is generated, so
+that Numba's type inference sees one call per tile operation and the machine code is straight-line. A complex
+fragment is one tuple: the real parts' registers first, then the imaginary parts'.
 
 Pure arithmetic is emitted without side effects, which lets the compiler schedule it; memory operations and
 ``.sync`` instructions are marked as what they are. The CPU body (`cpu.py`) has the same names and arguments.
@@ -49,10 +49,10 @@ NEGATIVE_ZEROS = 0x80008000
 
 
 @intrinsic
-def lane(typing_context):  # type: ignore[no-untyped-def]
+def lane(typing_context):
     """Lane index in the warp, 0..31."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
         return builder.zext(builder.and_(thread, ir.Constant(I32, 31)), I64)
 
@@ -60,10 +60,10 @@ def lane(typing_context):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def warp(typing_context):  # type: ignore[no-untyped-def]
+def warp(typing_context):
     """Warp index in the block, the same in all lanes."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
         index = builder.lshr(thread, ir.Constant(I32, 5))
         # A shuffle tells the compiler that the value is uniform: branches on it need no reconvergence code.
@@ -76,10 +76,10 @@ def warp(typing_context):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def divide(typing_context, a, b):  # type: ignore[no-untyped-def]
+def divide(typing_context, a, b):
     """Quotient of non-negative 32-bit integers (without Python's sign and zero checks)."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         quotient = builder.udiv(*(builder.trunc(x, I32) for x in args))
         return builder.zext(quotient, I64)
 
@@ -98,7 +98,7 @@ class GpuTile(GpuMemory):
         self.dtype = dtype
         self.ptx = PTX[dtype]
 
-    # ---- places and order -------------------------------------------------------------------------------------
+    # ---- places and order ----------------------------------------------------------------------------------
     @cached_property
     def block(self) -> Any:
         """Block index."""
@@ -123,7 +123,7 @@ class GpuTile(GpuMemory):
         """Wait until at most ``pending`` groups of this lane's asynchronous copies are under way."""
         return statement(f"cp.async.wait_group {pending};")
 
-    # ---- products ---------------------------------------------------------------------------------------------
+    # ---- products ------------------------------------------------------------------------------------------
     def dft_rows(
         self,
         row_tiles: int,
@@ -138,9 +138,10 @@ class GpuTile(GpuMemory):
 
         ``factor`` is the A operand of the real matrix [cosines; sines] [16 row_tiles, 16 k_tiles], ``data`` a
         complex B operand. Four real products of half the height give output q and its mirror by one addition
-        each (see ``docs/kernels.md``). Returns complex float32 accumulators by row group: the first half of the
-        groups holds the outputs q, the second half their mirrors (``lower_half`` returns the first half alone).
-        ``self_paired``: row 0 of the sines holds the alternating signs of output n/2, which has no mirror.
+        each (see ``docs/kernels.md``). Returns complex float32 accumulators by row group: the first half of
+        the groups holds the outputs q, the second half their mirrors (``lower_half`` returns the first half
+        alone). ``self_paired``: row 0 of the sines holds the alternating signs of output n/2, which has no
+        mirror.
         """
         groups, half = 2 * row_tiles, row_tiles
         pairs = [
@@ -153,10 +154,10 @@ class GpuTile(GpuMemory):
         kept = count // 2 if lower_half else count
 
         @intrinsic
-        def product(typing_context, factor, data):  # type: ignore[no-untyped-def]
+        def product(typing_context, factor, data):
             result = types.UniTuple(types.float32, 2 * kept)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 a = unpack(builder, args[0], row_tiles * k_tiles * 4)
                 b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
                 middle = len(b) // 2
@@ -191,10 +192,10 @@ class GpuTile(GpuMemory):
         count = groups * column_tiles * 2
 
         @intrinsic
-        def product(typing_context, data, factor):  # type: ignore[no-untyped-def]
+        def product(typing_context, data, factor):
             result = types.UniTuple(types.float32, 2 * count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 a = unpack(builder, args[0], 2 * row_tiles * k_tiles * 4)
                 b = unpack(builder, args[1], k_tiles * column_tiles * 2)
                 middle = len(a) // 2
@@ -213,10 +214,10 @@ class GpuTile(GpuMemory):
         count = 4 * row_tiles * column_tiles
 
         @intrinsic
-        def product(typing_context, a, b):  # type: ignore[no-untyped-def]
+        def product(typing_context, a, b):
             result = types.UniTuple(types.float32, count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 left = unpack(builder, args[0], row_tiles * k_tiles * 4)
                 right = unpack(builder, args[1], k_tiles * column_tiles * 2)
                 c = self._real_product(builder, left, right, (row_tiles, column_tiles, k_tiles))
@@ -254,16 +255,16 @@ class GpuTile(GpuMemory):
             for e in range(2)
         ]
 
-    # ---- arithmetic on registers ------------------------------------------------------------------------------
+    # ---- arithmetic on registers ---------------------------------------------------------------------------
     def pack(self, count: int, *, swap: tuple[int, ...] = ()) -> Any:
-        """Round ``2 count`` float32 to ``count`` registers of two halves; those in ``swap`` in reverse order."""
+        """Round ``2 count`` float32 to ``count`` registers of two halves, those in ``swap`` reversed."""
         text = self.ptx["pack"] + " $0, $1, $2;"
 
         @intrinsic
-        def rounded(typing_context, values):  # type: ignore[no-untyped-def]
+        def rounded(typing_context, values):
             result = types.UniTuple(types.int32, count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 floats = unpack(builder, args[0], 2 * count)
                 words = []
                 for i in range(count):
@@ -281,10 +282,10 @@ class GpuTile(GpuMemory):
         """Multiply ``count`` float32 by one float32: ``op(values, factor)``."""
 
         @intrinsic
-        def scaled(typing_context, values, factor):  # type: ignore[no-untyped-def]
+        def scaled(typing_context, values, factor):
             result = types.UniTuple(types.float32, count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 products = [builder.fmul(v, args[1]) for v in unpack(builder, args[0], count)]
                 return pack_tuple(context, builder, signature.return_type, products)
 
@@ -302,10 +303,10 @@ class GpuTile(GpuMemory):
         """Elementwise product of two fragments of halves."""
 
         @intrinsic
-        def product(typing_context, a, b):  # type: ignore[no-untyped-def]
+        def product(typing_context, a, b):
             result = types.UniTuple(types.int32, count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 left, right = (unpack(builder, x, count) for x in args)
                 words = [self._multiply(builder, x, y) for x, y in zip(left, right, strict=True)]
                 return pack_tuple(context, builder, signature.return_type, words)
@@ -321,10 +322,10 @@ class GpuTile(GpuMemory):
         """
 
         @intrinsic
-        def product(typing_context, a, b):  # type: ignore[no-untyped-def]
+        def product(typing_context, a, b):
             result = types.UniTuple(types.int32, 2 * count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 left, right = (unpack(builder, x, 2 * count) for x in args)
                 re, im = [], []
                 for i in range(count):
@@ -338,15 +339,15 @@ class GpuTile(GpuMemory):
 
         return product
 
-    # ---- moving registers -------------------------------------------------------------------------------------
+    # ---- moving registers ----------------------------------------------------------------------------------
     def select(self, picks: tuple[int, ...]) -> Any:
         """Registers of a fragment in another order (costs nothing)."""
 
         @intrinsic
-        def chosen(typing_context, fragment):  # type: ignore[no-untyped-def]
+        def chosen(typing_context, fragment):
             result = types.UniTuple(fragment.dtype, len(picks))
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 values = [builder.extract_value(args[0], i) for i in picks]
                 return pack_tuple(context, builder, signature.return_type, values)
 
@@ -359,10 +360,10 @@ class GpuTile(GpuMemory):
         """Two fragments as one, for instance the real and the imaginary parts."""
 
         @intrinsic
-        def joined(typing_context, a, b):  # type: ignore[no-untyped-def]
+        def joined(typing_context, a, b):
             result = types.UniTuple(a.dtype, a.count + b.count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 values = unpack(builder, args[0], a.count) + unpack(builder, args[1], b.count)
                 return pack_tuple(context, builder, signature.return_type, values)
 
@@ -374,10 +375,10 @@ class GpuTile(GpuMemory):
         """``(i, j, h)``: a register of half h of register i (low) and half h of register j (high)."""
 
         @intrinsic
-        def paired(typing_context, fragment):  # type: ignore[no-untyped-def]
+        def paired(typing_context, fragment):
             result = types.UniTuple(types.int32, len(spec))
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 words = []
                 for i, j, half in spec:
                     low, high = builder.extract_value(args[0], i), builder.extract_value(args[0], j)
@@ -395,10 +396,10 @@ class GpuTile(GpuMemory):
         """Transpose 8 x 8 blocks of halves, one per register, in the order ``picks`` (``movmatrix``)."""
 
         @intrinsic
-        def transposed(typing_context, fragment):  # type: ignore[no-untyped-def]
+        def transposed(typing_context, fragment):
             result = types.UniTuple(types.int32, len(picks))
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
                 words = [
                     asm(builder, I32, [builder.extract_value(args[0], i)], text, "=r,r", convergent=True)

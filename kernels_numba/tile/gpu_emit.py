@@ -27,6 +27,7 @@ def asm(
     effect: bool = False,
     convergent: bool = False,
 ) -> Any:
+    """Inline PTX; ``effect`` forbids to drop or reorder it, ``convergent`` to split the warp around it."""
     kind = ir.FunctionType(result, [a.type for a in args])
     return builder.call(
         ir.InlineAsm(kind, text, constraints, side_effect=effect),
@@ -36,10 +37,12 @@ def asm(
 
 
 def unpack(builder: Any, value: Any, count: int) -> list:
+    """The first ``count`` members of a tuple."""
     return [builder.extract_value(value, i) for i in range(count)]
 
 
 def pack_tuple(context: Any, builder: Any, kind: Any, values: list) -> Any:
+    """A tuple of Numba type ``kind``."""
     return context.make_tuple(builder, kind, values)
 
 
@@ -57,6 +60,7 @@ def shared_pointer(builder: Any, word_offset: Any, pointee: Any) -> Any:
 
 
 def shared_address(builder: Any, word_offset: Any) -> Any:
+    """The 32-bit address that shared-memory PTX instructions take."""
     return builder.ptrtoint(shared_pointer(builder, word_offset, I32), I32)
 
 
@@ -68,9 +72,11 @@ def global_pointer(builder: Any, pointer: Any, offset: Any, pointee: Any) -> Any
 
 
 def special_register(name: str) -> Any:
+    """An operation that reads a 32-bit special register."""
+
     @intrinsic
-    def read(typing_context):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def read(typing_context):
+        def codegen(context, builder, signature, args):
             text = f"mov.u32 $0, %{name};"
             return builder.zext(asm(builder, I32, [], text, "=r"), I64)
 
@@ -80,9 +86,11 @@ def special_register(name: str) -> Any:
 
 
 def statement(text: str, *, convergent: bool = False) -> Any:
+    """An operation without arguments or result: one PTX statement that orders memory accesses."""
+
     @intrinsic
-    def run(typing_context):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typing_context):
+        def codegen(context, builder, signature, args):
             asm(builder, VOID, [], text, "~{memory}", effect=True, convergent=convergent)
             return context.get_dummy_value()
 

@@ -40,10 +40,10 @@ class GpuMemory:
         cache = "cg" if nbytes == 16 else "ca"
 
         @intrinsic
-        def copy(typing_context, shared, source, offset, valid):  # type: ignore[no-untyped-def]
+        def copy(typing_context, shared, source, offset, valid):
             signature = types.void(types.int64, source, types.int64, types.boolean)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 to, base, index, ok = args
                 # A lane with nothing to copy must still name a legal address.
                 index = builder.select(ok, index, ir.Constant(I64, 0))
@@ -83,10 +83,10 @@ class GpuMemory:
         """Copy four words: ``op(shared_word_offset, source_words, source_offset)``."""
 
         @intrinsic
-        def copy(typing_context, shared, source, offset):  # type: ignore[no-untyped-def]
+        def copy(typing_context, shared, source, offset):
             signature = types.void(types.int64, source, types.int64)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 to, base, index = args
                 asm(
                     builder,
@@ -103,7 +103,7 @@ class GpuMemory:
         return copy
 
     def load_shared(self, count: int, width: int) -> Any:
-        """``op(word_offset, stride)``: ``count`` words in chunks of ``width``, chunk c at offset + c stride."""
+        """``op(word_offset, stride)``: ``count`` words, ``width`` at a time, chunk c at offset + c stride."""
         return _load(count, width, shared=True)
 
     def load_global(self, count: int, width: int) -> Any:
@@ -115,8 +115,8 @@ class GpuMemory:
         """``op(source, offset)``: one float32."""
 
         @intrinsic
-        def load(typing_context, source, offset):  # type: ignore[no-untyped-def]
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def load(typing_context, source, offset):
+            def codegen(context, builder, signature, args):
                 return builder.load(global_pointer(builder, args[0], args[1], F32))
 
             return types.float32(source, types.int64), codegen
@@ -124,13 +124,13 @@ class GpuMemory:
         return load
 
     def load_pieces(self, pieces: Pieces, count: int) -> Any:
-        """``op(o0, o1, o2, o3)``: gather from shared memory; piece (o, c, registers) is read at ``o + c`` words."""
+        """``op(o0, o1, o2, o3)``: gather from shared memory, piece (o, c, registers) at word ``o + c``."""
 
         @intrinsic
-        def load(typing_context, o0, o1, o2, o3):  # type: ignore[no-untyped-def]
+        def load(typing_context, o0, o1, o2, o3):
             result = types.UniTuple(types.int32, count)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 words: list = [None] * count
                 for which, constant, registers in pieces:
                     offset = builder.add(args[which], ir.Constant(I64, constant))
@@ -147,17 +147,17 @@ class GpuMemory:
     def store_pieces(self, pieces: Pieces, halves: int, *, guarded: bool) -> Any:
         """``op(target, base, limit, o0, o1, o2, o3, fragment)``: store a fragment of halves to global memory.
 
-        Piece (o, c, registers) is written from element ``base + o + c`` on, ``halves`` elements an instruction.
-        Guarded, an instruction writes only where its element ``o + c + ...`` is below ``limit``.
+        Piece (o, c, registers) is written from element ``base + o + c`` on, ``halves`` elements an
+        instruction. Guarded, an instruction writes only where its element ``o + c + ...`` is below ``limit``.
         """
         per = max(halves // 2, 1)
         letters = {8: "v4.b32", 4: "v2.b32", 2: "b32", 1: "b16"}[halves]
 
         @intrinsic
-        def put(typing_context, target, base, limit, o0, o1, o2, o3, fragment):  # type: ignore[no-untyped-def]
+        def put(typing_context, target, base, limit, o0, o1, o2, o3, fragment):
             signature = types.void(target, *[types.int64] * 6, fragment)
 
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, args):
                 pointer, start, limit, *offsets, value = args
                 for which, constant, registers in pieces:
                     words = [builder.extract_value(value, r) for r in registers]
@@ -201,8 +201,8 @@ def _load(count: int, width: int, *, shared: bool) -> Any:
     if shared:
 
         @intrinsic
-        def load(typing_context, offset, stride):  # type: ignore[no-untyped-def]
-            def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def load(typing_context, offset, stride):
+            def codegen(context, builder, signature, args):
                 return emit(context, builder, signature, shared_pointer, (), *args)
 
             return result(types.int64, types.int64), codegen
@@ -210,8 +210,8 @@ def _load(count: int, width: int, *, shared: bool) -> Any:
         return load
 
     @intrinsic
-    def load_from(typing_context, source, offset, stride):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load_from(typing_context, source, offset, stride):
+        def codegen(context, builder, signature, args):
             return emit(context, builder, signature, global_pointer, args[:1], *args[1:])
 
         return result(source, types.int64, types.int64), codegen

@@ -1,7 +1,7 @@
 """Where a warp keeps a matrix: the register fragments of ``mma.sync.m16n8k16``.
 
-A warp of 32 lanes holds a matrix in *fragments*: lane ``l = 4 g + t`` (group g in 0..7, thread t in 0..3) owns
-a few 32-bit registers, and each register holds two neighbouring half-precision elements (or one float32
+A warp of 32 lanes holds a matrix in *fragments*: lane ``l = 4 g + t`` (group g in 0..7, thread t in 0..3)
+owns a few 32-bit registers, and each register holds two neighbouring half-precision elements (or one float32
 accumulator). The maps below say which; they are the PTX ISA's (section "Matrix fragments for mma.m16n8k16"):
 
 ====================  =====================================  ==============================
@@ -12,8 +12,9 @@ B, 16 x 8, half       row 2t + e + 8 r, column g             ``B[(k NT + n) 2 + 
 C, 8 x 8, packed      row g, column 2t + e                   ``C[group NT + n]``
 ====================  =====================================  ==============================
 
-C is kept by *row group* (8 rows) rather than by 16-row tile: two neighbouring groups of a packed C are the rows
-of an A operand, and one transposed 8 x 8 block of C is half of a B operand, so products chain in registers.
+C is kept by *row group* (8 rows) rather than by 16-row tile: two neighbouring groups of a packed C are the
+rows of an A operand, and one transposed 8 x 8 block of C is half of a B operand, so products chain in
+registers.
 
 Everything here is NumPy; the CPU body of the tile layer and the builder of the constant operands both use it.
 """
@@ -67,8 +68,10 @@ def b_index(k_tiles: int, column_tiles: int) -> Index:
 @cache
 def c_index(row_groups: int, column_tiles: int) -> Index:
     """Rows and columns of a packed C, each [registers, 32 lanes, 2 halves]."""
-    y, n = np.meshgrid(np.arange(row_groups), np.arange(column_tiles), indexing="ij")
-    y, n = (x.reshape(-1, 1, 1) for x in (y, n))
+    y, n = (
+        x.reshape(-1, 1, 1)
+        for x in np.meshgrid(np.arange(row_groups), np.arange(column_tiles), indexing="ij")
+    )
     half = np.arange(2)
     rows = 8 * y + GROUP[None, :, None] + 0 * half
     columns = 8 * n + 2 * THREAD[None, :, None] + half
@@ -84,8 +87,8 @@ def to_words(values: NDArray[np.floating], dtype: str) -> NDArray[np.int32]:
 def lane_order(words: NDArray[np.int32]) -> NDArray[np.int32]:
     """Reorder [registers, 32] so that every lane reads its registers with 16-byte loads.
 
-    Memory order is [register quads, 32 lanes, 4]: chunk c at word ``128 c + 4 lane``. A warp's load of one chunk
-    is 512 contiguous bytes, without bank conflicts.
+    Memory order is [register quads, 32 lanes, 4]: chunk c at word ``128 c + 4 lane``. A warp's load of one
+    chunk is 512 contiguous bytes, without bank conflicts.
     """
     registers = words.shape[0]
     if registers % 4:

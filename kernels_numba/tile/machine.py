@@ -1,13 +1,14 @@
 """A grid of warps on the CPU: what the tile layer's CPU body runs on.
 
-One Python thread per warp, and only one of them awake at a time: a warp runs until a barrier or its end, then the
-next one goes on. Runs are therefore deterministic. Lanes are an array axis of length 32; control flow must be
-uniform within a warp, and a branch on a value that differs between lanes is an error.
+One Python thread per warp, and only one of them awake at a time: a warp runs until a barrier or its end, then
+the next one goes on. Runs are therefore deterministic. Lanes are an array axis of length 32; control flow
+must be uniform within a warp, and a branch on a value that differs between lanes is an error.
 
 The machine checks what a GPU would leave undefined:
 
-* reading shared memory that nobody wrote, or that another warp wrote since the last barrier, or that another lane
-  of the same warp wrote since the last ``warp_sync``, or whose asynchronous copy has not been waited for;
+* reading shared memory that nobody wrote, or that another warp wrote since the last barrier, or that another
+  lane of the same warp wrote since the last ``warp_sync``, or whose asynchronous copy has not been waited
+  for;
 * writing shared memory that another warp read or wrote since the last barrier;
 * touching a global buffer outside its bounds, or off its natural alignment.
 """
@@ -73,7 +74,8 @@ class Buffer:
             return
         if index.min() < 0 or index.max() + width > self.data.size:
             raise KernelError(
-                f"buffer {self.name!r} of {self.data.size} elements accessed at {index.min()}..{index.max() + width - 1}"
+                f"buffer {self.name!r} of {self.data.size} elements accessed at "
+                f"{index.min()}..{index.max() + width - 1}"
             )
         address = self.data.ctypes.data + index * self.data.itemsize
         if (address % (width * self.data.itemsize)).any():
@@ -140,7 +142,7 @@ class Shared:
         return self.words[index]
 
     def begin_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
-        """Check a write by ``warp`` to words ``index`` [..., 32] and note it; the words are not readable yet."""
+        """Check a write by ``warp`` to words ``index`` [..., 32], which are not readable before its end."""
         self._check_bounds(index)
         raced = (self.read_at[index] == epoch) & (self.reader[index] != warp.index)
         raced |= (self.written_at[index] == epoch) & (self.writer[index] != warp.index)
@@ -204,7 +206,7 @@ class Machine:
         words = np.unique(relative[:, None] + np.arange(width)).size
         self.counters.bank_conflicts += passes - max(1, -(-words // 32))
 
-    # ---- running ----------------------------------------------------------------------------------------------
+    # ---- running -------------------------------------------------------------------------------------------
     def run(
         self, kernel: Callable, grid: int, warps: int, shared_words: int, arguments: Sequence[Any]
     ) -> Counters:
