@@ -1,0 +1,110 @@
+"""The closed-form counts of the fused kernel against what its CPU body counts, exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from costmodel import kernel_counts
+from kernels_numba import FFTConv, fused, prepare_filter
+from kernels_numba.tile.layout import HALF_TYPES
+from monarch import Plan
+
+FACTORS = [(16, 16), (16, 32), (32, 16), (32, 32)]
+
+
+def flat(counters: object) -> dict[str, int]:
+    """The counters under the names of the closed forms."""
+    found = dict(vars(counters))
+    reads, written = found.pop("global_read_bytes"), found.pop("global_written_bytes")
+    found |= {f"read_{name}": count for name, count in reads.items()}
+    found |= {f"written_{name}": count for name, count in written.items()}
+    return found
+
+
+@given(
+    factors=st.sampled_from(FACTORS),
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 5),
+    channels=st.integers(1, 3),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 3),
+)
+@example(factors=(16, 16), dtype="fp16", batch=2, channels=1, part=0.4, gates=(False, True), blocks=1)
+@example(factors=(32, 32), dtype="fp16", batch=5, channels=3, part=1.0, gates=(True, True), blocks=2)
+def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates, blocks):
+    """Every counter, for any plan, batch, length, alignment and grid."""
+    plan = Plan(factors[0] * factors[1], factors)
+    length = max(1, int(part * plan.n))
+    mode = "circular" if length == plan.n else "causal"
+    taps = plan.n + 1 - length if mode == "causal" else length
+    rng = np.random.default_rng(0)
+    spectrum = prepare_filter(
+        rng.standard_normal((channels, taps)), length=length, mode=mode, dtype=dtype, plan=plan
+    )
+    convolve = FFTConv(spectrum, batch=batch)
+
+    def data() -> np.ndarray:
+        return rng.standard_normal(convolve.shape).astype(HALF_TYPES[dtype])
+
+    pregate, postgate = (data() if on else None for on in gates)
+    _, counters = convolve.run_cpu(data(), pregate=pregate, postgate=postgate, blocks=blocks)
+
+    rows_in, rows_out = kernel_counts.rows(spectrum.plan)
+    spec = convolve.spec(pregate=gates[0], postgate=gates[1])
+    grid, per_warp = convolve.grid(spec.warps, blocks)
+    loads = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_warp)
+    expected = kernel_counts.totals(
+        *factors,
+        rows_in,
+        rows_out,
+        batch=batch,
+        channels=channels,
+        length=length,
+        blocks=grid,
+        loads=loads,
+        pregate=gates[0],
+        postgate=gates[1],
+        halves=spec.halves,
+    )
+    counted = flat(counters)
+    assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"
+
+
+def test_counts_are_symbolic():
+    """Symbols go through: the products of one pair, and the bytes of a call."""
+    sympy = pytest.importorskip("sympy")
+    n1, n2, batch, channels, length, blocks, loads = sympy.symbols(
+        "N1 N2 B H L G S", positive=True, integer=True
+    )
+    found = kernel_counts.totals(
+        n1, n2, n1, n1, batch=batch, channels=channels, length=length, blocks=blocks, loads=loads
+    )
+    assert sympy.simplify(found["read_u"] - 2 * batch * channels * length) == 0
+    values = {n1: 32, n2: 32, batch: 64, channels: 768, length: 1024, blocks: 384, loads: 768}
+    numbers = kernel_counts.totals(32, 32, 32, 32, batch=64, channels=768, length=1024, blocks=384, loads=768)
+    assert {name: sympy.sympify(e).subs(values) for name, e in found.items()} == numbers
+
+
+def test_tensor_work_is_half_of_the_complex_products():
+    """Equation 2 counts 16 N N_i flops a sequence, 32 a pair; the cosine/sine form takes a quarter of 8 N N_i x 4."""
+    for factors in FACTORS:
+        n = factors[0] * factors[1]
+        flops = 4096 * kernel_counts.products(*factors, factors[0])
+        assert flops == 8 * n * sum(factors)
+
+
+def test_the_model_uses_them():
+    """The time model's counts are this kernel's, and say so."""
+    from costmodel import counts
+
+    found = counts.for_plan(Plan(1024, (32, 32)), 64, 768, capacity_bytes=227 * 1024)
+    assert found.exact and "fused" in found.source
+    assert found.device_read_bytes == 2 * 64 * 768 * 1024 + 4 * 768 * 1024
+    spec = fused.make_spec(Plan(1024, (32, 32)), "fp16")
+    assert found.shared_bytes_per_block == spec.shared_bytes
