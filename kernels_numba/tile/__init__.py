@@ -32,6 +32,8 @@ made outside the kernel                            called inside
 ``load_global(count, width)``                      ``load(source, word, stride)``
 ``load_float``                                     ``load_float(source, at)``: one float32 for all lanes
 ``load_pieces(pieces, count)``                     ``load(o0, o1, o2, o3)``: gather from shared memory
+``store_shared_pieces(pieces)``                    ``store(o0, o1, o2, o3, x)``: scatter to shared memory
+``gather(pieces, count, halves, guarded=)``        ``load(source, base, limit, o0, o1, o2, o3)``
 ``store_pieces(pieces, halves, guarded=)``         ``store(target, base, limit, o0, o1, o2, o3, x)``
 ``mma(row_tiles, column_tiles, k_tiles)``          ``mma(a, b)``: product in float32
 ``dft_rows(row_tiles, column_tiles, k_tiles, ...)````dft(factor, data)``: contract the rows

@@ -187,6 +187,46 @@ class CpuTile:
 
         return load
 
+    def store_shared_pieces(self, pieces: Any) -> Callable:
+        """Scatter to shared memory; piece (o, c, registers) is written at ``o + c`` words."""
+
+        def put(*arguments: Any) -> None:
+            offsets, fragment = arguments[:4], arguments[4]
+            machine = self.machine
+            warp, shared = machine.warp, machine.shared
+            for which, constant, registers in pieces:
+                base = _lanes(offsets[which]) + constant
+                machine.count_shared(base, len(registers), write=True)
+                index = base + np.arange(len(registers))[:, None]
+                shared.begin_write(warp, index, machine.epoch)
+                shared.words[index] = fragment[list(registers)]
+                lanes = np.broadcast_to(np.arange(WARP), index.shape)
+                shared.finish_write(warp, index, lanes, machine.epoch)
+
+        return put
+
+    def gather(self, pieces: Any, count: int, halves: int, *, guarded: bool) -> Callable:
+        """Load what `store_pieces` would store; zeros where masked."""
+        step = np.arange(halves)
+
+        def load(source: Buffer, base: Any, limit: Any, *offsets: Any) -> Fragment:
+            out = np.zeros((count, WARP), np.int32)
+            read = 0
+            for which, constant, registers in pieces:
+                start = _lanes(offsets[which]) + constant
+                index = start[:, None] + halves * np.arange(2 * len(registers) // halves)
+                keep = index < limit if guarded else np.ones(index.shape, bool)
+                where = (base + index)[keep]
+                source.check(where, halves)
+                values = np.zeros((WARP, index.shape[1], halves), np.int16)
+                values[keep] = source.data[where[:, None] + step]
+                out[list(registers)] = values.reshape(WARP, -1).view(np.int32).T
+                read += where.size * 2 * halves
+            self.machine.counters.add_bytes("global_read_bytes", source.name, read)
+            return out
+
+        return load
+
     def store_pieces(self, pieces: Any, halves: int, *, guarded: bool) -> Callable:
         """Store pieces of a fragment of halves to global memory, ``halves`` elements an instruction."""
         step = np.arange(halves)

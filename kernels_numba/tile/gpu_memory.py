@@ -144,6 +144,79 @@ class GpuMemory:
 
         return load
 
+    def store_shared_pieces(self, pieces: Pieces) -> Any:
+        """``op(o0, o1, o2, o3, fragment)``: scatter to shared memory; piece (o, c, registers) goes to ``o + c``."""
+
+        @intrinsic
+        def put(typing_context, o0, o1, o2, o3, fragment):
+            signature = types.void(*[types.int64] * 4, fragment)
+
+            def codegen(context, builder, signature, args):
+                *offsets, value = args
+                for which, constant, registers in pieces:
+                    words = [builder.extract_value(value, r) for r in registers]
+                    offset = builder.add(offsets[which], ir.Constant(I64, constant))
+                    kind = ir.VectorType(I32, len(words)) if len(words) > 1 else I32
+                    pointer = shared_pointer(builder, offset, kind)
+                    together = words[0]
+                    if len(words) > 1:
+                        together = ir.Constant(kind, ir.Undefined)
+                        for i, word in enumerate(words):
+                            together = builder.insert_element(together, word, ir.Constant(I32, i))
+                    builder.store(together, pointer).align = 4 * len(words)
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return put
+
+    def gather(self, pieces: Pieces, count: int, halves: int, *, guarded: bool) -> Any:
+        """``op(source, base, limit, o0, o1, o2, o3)``: load what `store_pieces` would store; zeros where masked."""
+        per = max(halves // 2, 1)
+        letters = {8: "v4.b32", 4: "v2.b32", 2: "b32", 1: "b16"}[halves]
+        out_kind = ir.IntType(16) if halves == 1 else I32
+        letter = "h" if halves == 1 else "r"
+
+        @intrinsic
+        def load(typing_context, source, base, limit, o0, o1, o2, o3):
+            result = types.UniTuple(types.int32, count)
+
+            def codegen(context, builder, signature, args):
+                pointer, start, limit, *offsets = args
+                words: list = [None] * count
+                names = ", ".join(f"${i}" for i in range(per))
+                names = "{" + names + "}" if per > 1 else names
+                zero = " ".join(f"mov.b{16 if halves == 1 else 32} ${i}, 0;" for i in range(per))
+                returns = ir.LiteralStructType([out_kind] * per) if per > 1 else out_kind
+                for which, constant, registers in pieces:
+                    parts = []
+                    for step in range(2 * len(registers) // halves):
+                        at = builder.add(offsets[which], ir.Constant(I64, constant + step * halves))
+                        inside = builder.icmp_signed("<", at, limit) if guarded else ir.Constant(ir.IntType(1), 1)
+                        safe = builder.select(inside, builder.add(start, at), ir.Constant(I64, 0))
+                        address = global_pointer(builder, pointer, safe, I16)
+                        text = f"ld.global.{letters} {names}, [${per}];"
+                        if guarded:
+                            text = f"{{.reg .pred p; setp.ne.b32 p, ${per + 1}, 0; {zero} @p {text}}}"
+                        operands = [address, builder.zext(inside, I32)] if guarded else [address]
+                        constraints = ",".join([f"=&{letter}" if guarded else f"={letter}"] * per)
+                        constraints += ",l,r" if guarded else ",l"
+                        value = asm(builder, returns, operands, text, constraints + ",~{memory}", effect=True)
+                        parts += unpack(builder, value, per) if per > 1 else [value]
+                    if halves == 1:
+                        wide = [builder.zext(x, I32) for x in parts]
+                        parts = [
+                            builder.or_(wide[i], builder.shl(wide[i + 1], ir.Constant(I32, 16)))
+                            for i in range(0, len(wide), 2)
+                        ]
+                    for register, word in zip(registers, parts, strict=True):
+                        words[register] = word
+                return pack_tuple(context, builder, signature.return_type, words)
+
+            return result(source, *[types.int64] * 6), codegen
+
+        return load
+
     def store_pieces(self, pieces: Pieces, halves: int, *, guarded: bool) -> Any:
         """``op(target, base, limit, o0, o1, o2, o3, fragment)``: store a fragment of halves to global memory.
 
