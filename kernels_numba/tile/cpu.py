@@ -29,14 +29,14 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
     float64 -> half would round twice for bf16 (through float32), so float32 is rounded to odd in between: its
     last bit is set when anything was lost, which no later rounding to nearest can mistake for a tie.
     """
-    single = values.astype(np.float32)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        single = values.astype(np.float32)
         rest = np.where(np.isfinite(single), (values - single) + lost, 0.0)
-    bits = single.view(np.int32)
-    toward_zero = (rest != 0) & ((rest < 0) != np.signbit(single))
-    bits = np.where(toward_zero, bits - 1, bits)
-    bits = np.where(rest != 0, bits | 1, bits)
-    return bits.view(np.float32).astype(HALF_TYPES[dtype])
+        bits = single.view(np.int32)
+        toward_zero = (rest != 0) & ((rest < 0) != np.signbit(single))
+        bits = np.where(toward_zero, bits - 1, bits)
+        bits = np.where(rest != 0, bits | 1, bits)
+        return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
 def _lanes(value: Any) -> NDArray[np.int64]:
@@ -250,7 +250,8 @@ class CpuTile:
     # ---- products ------------------------------------------------------------------------------------------
     def _matrix(self, words: Fragment, index: tuple, shape: tuple[int, int]) -> NDArray[np.float32]:
         matrix = np.empty(shape, np.float32)
-        matrix[index] = np.ascontiguousarray(words).view(self.half).reshape(*words.shape, 2)
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            matrix[index] = np.ascontiguousarray(words).view(self.half).reshape(*words.shape, 2)
         return matrix
 
     def _accumulators(self, matrix: NDArray[np.float32]) -> Fragment:
@@ -349,7 +350,8 @@ class CpuTile:
         return scaled
 
     def _halves(self, words: Fragment) -> NDArray[np.float64]:
-        return np.ascontiguousarray(words).view(self.half).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            return np.ascontiguousarray(words).view(self.half).astype(np.float64)
 
     def _words(self, halves: NDArray) -> Fragment:
         return halves.view(np.int32)
