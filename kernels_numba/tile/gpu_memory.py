@@ -21,6 +21,7 @@ from kernels_numba.tile.gpu_emit import (
     pack_tuple,
     shared_address,
     shared_pointer,
+    unpack,
 )
 
 # (which of four lane offsets, constant offset, registers): see load_pieces and store_pieces.

@@ -1,0 +1,146 @@
+"""Constant operands of the order-3 kernel, in which a block carries one pair of sequences.
+
+The index maps continue those of `operands.py`: slots of fragments in terms of n1, n2, n3 and k1, k2, k3. With
+Q = N2 N3, sample n = n1 Q + n2 N3 + n3 and frequency k = k1 + N1 (k2 + N2 k3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.operands import _factor, factor_scale, mirrored, rows_read
+from kernels_numba.tile import layout
+
+STRIP = 32
+"""Columns that a warp contracts at once: two n2 by sixteen n3."""
+
+
+def strip_columns(n3: int, strip: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(n2, n3) of the 32 column slots of a strip of the forward outer stage.
+
+    Neighbouring slots are two n2 of one n3, so that a packed register is a pair over n2: what the next stage
+    contracts.
+    """
+    per_row = n3 // 16
+    slot = np.arange(STRIP)
+    j, c = slot // 8, slot % 8
+    return 2 * (strip // per_row) + (c & 1), 16 * (strip % per_row) + 4 * (c >> 1) + j
+
+
+def columns_exchanged(n3: int) -> NDArray[np.intp]:
+    """Column slot -> n3 after the inverse column stage: two slots of a lane are two columns apart."""
+    slot = np.arange(n3 // 2)
+    j, c = slot // 8, slot % 8
+    t, e = c // 2, c % 2
+    q = 8 * j + 4 * (t >> 1) + (t & 1) + 2 * e
+    return np.concatenate([q, n3 - 1 - q])
+
+
+def columns_paired(n3: int) -> NDArray[np.intp]:
+    """Column slot -> n3 in the forward row stage: lane group g reads columns 2 g, 2 g + 1 of each sixteen."""
+    slot = np.arange(n3)
+    j, c = slot // 8, slot % 8
+    return 16 * (j >> 1) + 2 * c + (j & 1)
+
+
+@dataclass(frozen=True)
+class _Maps:
+    row_in: NDArray[np.intp]
+    k1: NDArray[np.intp]
+    k2: NDArray[np.intp]
+    k3: NDArray[np.intp]
+    column_in: NDArray[np.intp]
+    column_out: NDArray[np.intp]
+    row_out: NDArray[np.intp]
+
+
+@lru_cache(maxsize=None)
+def _maps(n1: int, n2: int, n3: int) -> _Maps:
+    return _Maps(
+        row_in=rows_read(n1),
+        k1=mirrored(n1, self_paired=True),
+        k2=mirrored(n2),
+        k3=mirrored(n3),
+        column_in=columns_paired(n3),
+        column_out=columns_exchanged(n3),
+        row_out=mirrored(n2),
+    )
+
+
+@lru_cache(maxsize=32)
+def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
+    """Factors and inner twiddles, in the order the kernel reads them.
+
+    F1, F2, F3, F3 inverse, F2 inverse, F1 inverse (real, half precision), then the inner twiddles of k2 and n3,
+    forward and inverse (complex).
+    """
+    at = _maps(n1, n2, n3)
+    q = n2 * n3
+    natural = np.arange(n2)
+    a, b, c = layout.a_index, layout.b_index, layout.c_index
+    w = np.exp(-2j * np.pi * (np.outer(at.k2, at.column_in) % q) / q)
+    forward = w * np.exp(1j * np.pi * at.column_in / n3)[None, :] / factor_scale(n2, 0.5, dtype)
+    w = np.exp(2j * np.pi * (np.outer(at.k2, at.column_out) % q) / q)
+    inverse = w * np.exp(-1j * np.pi * at.k2 / n2)[:, None] / factor_scale(n3, 0.5, dtype)
+    half = {"shift": 0.5, "dtype": dtype}
+    parts = [
+        layout.pack_operand(_factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in],
+                            a(n1 // 16, rows_in // 16), dtype),
+        layout.pack_operand(_factor(n2, natural, at.k2, **half), a(n2 // 16, n2 // 16), dtype),
+        layout.pack_operand(_factor(n3, at.column_in, at.k3, **half).T, b(n3 // 16, n3 // 8), dtype),
+        layout.pack_operand(_factor(n3, at.k3, at.column_out, **half).T, b(n3 // 16, n3 // 8), dtype),
+        layout.pack_operand(_factor(n2, at.k2, at.row_out, **half), a(n2 // 16, n2 // 16), dtype),
+        layout.pack_operand(_factor(n1, at.k1, mirrored(n1), **half), a(n1 // 16, n1 // 16), dtype),
+        layout.pack_complex(forward, c(n2 // 8, n3 // 8), dtype),
+        layout.pack_complex(inverse, c(n2 // 8, n3 // 8), dtype),
+    ]
+    words = np.concatenate(parts)
+    words.setflags(write=False)
+    return words
+
+
+@lru_cache(maxsize=16)
+def outer_twiddles(n1: int, n2: int, n3: int, dtype: str) -> NDArray[np.int32]:
+    """Twiddles of the outer stage: forward [strips, N1 x 32], then inverse [N1 slots, N2 x N3]; 2 P words."""
+    at = _maps(n1, n2, n3)
+    q, points = n2 * n3, n1 * n2 * n3
+    parts = []
+    for strip in range(q // STRIP):
+        row, column = strip_columns(n3, strip)
+        w = np.exp(-2j * np.pi * (np.outer(at.k1, row * n3 + column) % points) / points)
+        w = w * np.exp(1j * np.pi * row / n2)[None, :] / factor_scale(n1, 0.0, dtype)
+        parts.append(layout.pack_complex(w, layout.c_index(n1 // 8, STRIP // 8), dtype))
+    m = at.row_out[:, None] * n3 + at.column_out[None, :]
+    for k1 in at.k1:
+        w = np.exp(2j * np.pi * ((k1 * m) % points) / points)
+        w = w * np.exp(-1j * np.pi * k1 / n1) / factor_scale(n2, 0.5, dtype)
+        parts.append(layout.pack_complex(w, layout.c_index(n2 // 8, n3 // 8), dtype))
+    words = np.concatenate(parts)
+    words.setflags(write=False)
+    return words
+
+
+def output_scale(n1: int, dtype: str) -> float:
+    """What the outputs must be multiplied by: the scale of the last factor, undone."""
+    return 1 / factor_scale(n1, 0.5, dtype)
+
+
+def spectrum_words(
+    spectrum: NDArray[np.complexfloating], n1: int, n2: int, n3: int, dtype: str
+) -> NDArray[np.int32]:
+    """Filter spectra [H, N] (natural order) as the kernel's words [H, N], by slot of k1."""
+    at = _maps(n1, n2, n3)
+    k = at.k1[:, None, None] + n1 * (at.k2[:, None] + n2 * at.k3[None, :])[None]
+    phase = np.exp(-1j * np.pi * at.k3 / n3) / factor_scale(n3, 0.5, dtype)
+    rows, columns = layout.c_index(n2 // 8, n3 // 8)
+    out = np.empty(spectrum.shape, np.int32)
+    for channel, bins in enumerate(spectrum):  # one at a time: spectra of long filters are large
+        slots = (bins[k] * phase)[:, rows, columns]  # [N1, registers, 32, 2]
+        words = layout.to_words(np.stack([slots.real, slots.imag], axis=1), dtype)  # [N1, 2, registers, 32]
+        quads = words.reshape(n1, 2, -1, 4, layout.WARP).swapaxes(3, 4)
+        out[channel] = quads.reshape(-1)
+    return out

@@ -1,0 +1,450 @@
+"""The fused order-3 convolution: a block carries two real sequences, its warps the stages.
+
+With N = N1 Q, Q = N2 N3, a pair of real sequences z = u1 + i u2 lies as a matrix [n1, m], m = n2 N3 + n3:
+
+    A. Every warp contracts n1 -> k1 for its strips of 32 columns m, multiplies by the outer twiddles w^(k1 m) and
+       writes to shared memory; the block meets.
+    B. Every warp takes pairs of k1. For each k1 it does the order-2 convolution of Q points in registers (contract
+       n2, twiddle, contract n3, multiply by the spectrum, and back), multiplies by the inverse outer twiddles and
+       writes to shared memory; the block meets.
+    C. Every warp contracts k1 -> n1 for its strips, and stores the result.
+
+Nothing but input, output, spectrum and (where they do not fit on chip) outer twiddles comes from device memory or
+its caches. The order-2 part is `fused_warp`'s; DFT factors are used in cosine/sine form and permutations are
+absorbed in constants as described there and in docs/kernels.md.
+
+What makes the exchanges cheap: in A the columns of a strip are dealt so that a packed register holds two n2 of one
+n3, which is a register of the next stage's operand; in B two k1 are combined into registers that hold two k1 of one
+column, which is a register of C's operand. Neither needs a transpose, all accesses are 8 or 16 bytes a lane, and the
+paddings make them free of bank conflicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from monarch import Plan
+
+SUPPORTED_FACTORS = (16, 32)
+STRIP = 32
+STRIP_WORDS = 72
+"""Words of one strip in the second exchange: 32 columns, two parts, and padding against bank conflicts."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that is compiled into one kernel; ``ring`` is how many strips are copied ahead of the work."""
+
+    n1: int
+    n2: int
+    n3: int
+    dtype: str
+    rows_in: int
+    rows_out: int
+    halves: int = 8
+    guarded: bool = False
+    pregate: bool = False
+    postgate: bool = False
+    warps: int = 8
+    ring: int = 2
+    separate: bool = False
+    """The second exchange has its own memory, which saves a barrier."""
+    tables_shared: bool = False
+    """The outer twiddles are kept in shared memory, not read through the caches."""
+
+    @property
+    def q(self) -> int:
+        """Points of the inner transform, Q = N2 N3."""
+        return self.n2 * self.n3
+
+    @property
+    def n(self) -> int:
+        """Transform length N."""
+        return self.n1 * self.q
+
+    @property
+    def name(self) -> str:
+        """A name that says what the kernel is, for error messages and profilers."""
+        gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        shape = f"{self.n1}x{self.n2}x{self.n3}_in{self.rows_in}_out{self.rows_out}"
+        guard = "_guarded" if self.guarded else ""
+        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
+
+    # ---- shared memory, in words ---------------------------------------------------------------------------
+    @property
+    def row_pair_words(self) -> int:
+        """Two n2 of one k1 in the first exchange: N3 complex pairs, and padding against bank conflicts."""
+        return 2 * self.n3 + 8
+
+    @property
+    def row_words(self) -> int:
+        """One k1 in the first exchange."""
+        return self.n2 // 2 * self.row_pair_words + 4
+
+    @property
+    def exchange_words(self) -> int:
+        """The first exchange; the second takes two rows of it for each pair of k1."""
+        return self.n1 * self.row_words
+
+    @property
+    def stage_words(self) -> int:
+        """One strip of two sequences, and of their input gates."""
+        return 2 * self.rows_in * STRIP // 2 * (2 if self.pregate else 1)
+
+    @property
+    def factor_words(self) -> int:
+        """The DFT factors and inner twiddles."""
+        factors = self.n1 * self.rows_in + self.n1 * self.n1 + 2 * self.n2**2 + 2 * self.n3**2
+        return factors // 2 + 2 * self.q
+
+    @property
+    def table_words(self) -> int:
+        """The outer twiddles, forward and inverse."""
+        return 2 * self.n
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        exchange = self.exchange_words * (2 if self.separate else 1)
+        tables = self.table_words if self.tables_shared else 0
+        return 4 * (self.factor_words + tables + exchange + self.warps * self.ring * self.stage_words)
+
+
+def make_spec(plan: Plan, dtype: str, *, halves: int = 8, guarded: bool | None = None, pregate: bool = False,
+              postgate: bool = False, **choices: Any) -> Spec:
+    """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
+    if plan.packing != "pair" or plan.order != 3 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
+        raise ValueError(
+            f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
+            f"three factors out of {SUPPORTED_FACTORS} with packing 'pair'"
+        )
+    n1, n2, n3 = plan.factors
+    signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
+    rows_in = 16 * -(-signal // (16 * n2 * n3))
+    rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
+    if guarded is None:
+        guarded = signal < plan.n or wanted < plan.n
+    return Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, **choices)
+
+
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
+
+    Arguments of the kernel: as `fused_warp.build`, with the outer twiddles ``tables`` after the constants; items are
+    dealt to blocks, ``per_block`` each.
+    """
+    n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
+    warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
+    gated_in, gated_out, separate, in_shared = spec.pregate, spec.postgate, spec.separate, spec.tables_shared
+    unguarded = not guarded
+    t1, t2, j2, k3 = n1 // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
+    in_tiles = spec.rows_in // 16
+    groups1, groups2 = n1 // 8, n2 // 8
+    strips = q // STRIP
+    my_strips, my_pairs = strips // warps, n1 // 2 // warps
+    outer = groups1 * 4  # registers of the real parts of a packed strip
+    inner = q // 64  # registers of the real parts of a packed inner matrix
+    kept = spec.rows_out // 8 * 4
+    per_row = n3 // 16  # strips of two rows n2
+    log_per_row = per_row.bit_length() - 1
+
+    # Where things lie in shared memory.
+    at_f1 = 0
+    at_f2 = at_f1 + n1 * spec.rows_in // 2
+    at_f3 = at_f2 + n2 * n2 // 2
+    at_f3i = at_f3 + n3 * n3 // 2
+    at_f2i = at_f3i + n3 * n3 // 2
+    at_f1i = at_f2i + n2 * n2 // 2
+    at_t2 = at_f1i + n1 * n1 // 2
+    at_t2i = at_t2 + q
+    total = spec.factor_words
+    constant_rounds = total // 128
+    at_tables = total
+    table_rounds = spec.table_words // 128 if in_shared else 0
+    at_exchange = at_tables + (spec.table_words if in_shared else 0)
+    at_second = at_exchange + (spec.exchange_words if separate else 0)
+    at_stage = at_second + spec.exchange_words
+    es, eb, es2 = spec.row_words, spec.row_pair_words, 2 * spec.row_words
+    stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
+    copies = spec.rows_in * STRIP // (32 * halves)
+    log_halves = halves.bit_length() - 1
+
+    lane, warp, block, divide = tile.lane, tile.warp, tile.block, tile.divide
+    barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
+    wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
+    copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
+    join, multiply_outer, multiply_inner = tile.join, tile.multiply_complex(outer), tile.multiply_complex(inner)
+    # A
+    load_rows = tile.load_shared(4 * in_tiles * 2, 2)
+    gate_in = tile.multiply(4 * in_tiles * 2)
+    to_b = tile.pair_halves(tuple(
+        ((4 * k + 2 * r) * 2 + j // 2, (4 * k + 2 * r + 1) * 2 + j // 2, j % 2)
+        for k in range(in_tiles) for j in range(4) for r in range(2)
+    ))
+    load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
+    stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=True)
+    pack_outer = tile.pack(2 * outer)
+    load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
+    put_first = tile.store_shared_pieces(tuple(
+        (0, 8 * y * es + 4 * h, tuple(part * outer + y * 4 + 2 * h + j for j in range(2) for part in range(2)))
+        for y in range(groups1) for h in range(2)
+    ))
+    # B
+    registers_b = t2 * j2 * 2
+    get_first = tile.load_pieces(tuple(
+        (0, (8 * k + 4 * r) * eb + 32 * h,
+         tuple(part * registers_b + (k * j2 + 2 * h + j) * 2 + r for j in range(2) for part in range(2)))
+        for k in range(t2) for r in range(2) for h in range(j2 // 2)
+    ), 2 * registers_b)
+    load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(k3 * j2 * 2, 4)
+    load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
+    stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
+    stage3 = tile.dft_columns(t2, j2, k3, inverse=False)
+    stage3i = tile.dft_columns(t2, j2, k3, inverse=True)
+    stage2i = tile.dft_rows(t2, j2, t2, inverse=True)
+    pack_inner = tile.pack(2 * inner)
+    to_a = tile.select(tuple(
+        part * inner + (2 * m + (r & 1)) * j2 + 2 * k + (r >> 1)
+        for part in range(2) for m in range(t2) for k in range(k3) for r in range(4)
+    ))
+    transpose = tile.transpose(tuple(
+        part * inner + (2 * k + r) * j2 + j
+        for part in range(2) for k in range(t2) for j in range(j2) for r in range(2)
+    ))
+    low = tile.pair_halves(tuple((i, i + 2 * inner, 0) for i in range(2 * inner)))
+    high = tile.pair_halves(tuple((i, i + 2 * inner, 1) for i in range(2 * inner)))
+    put_second = tile.store_shared_pieces(_second_exchange_pieces(spec))
+    # C
+    registers_c = t1 * 4 * 2
+    get_second = tile.load_pieces(tuple(
+        (0, (8 * k + 4 * r) * es2 + 32 * part, tuple(part * registers_c + (k * 4 + j) * 2 + r for j in range(4)))
+        for k in range(t1) for r in range(2) for part in range(2)
+    ), 2 * registers_c)
+    load_f1i = tile.load_shared(t1 * t1 * 4, 4)
+    stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < n1)
+    scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
+    real, imaginary = (_output_pieces(spec, part * kept) for part in range(2))
+    store_real = tile.store_pieces(real, halves, guarded=guarded)
+    store_imaginary = tile.store_pieces(imaginary, halves, guarded=guarded)
+    gather_gate = tile.gather(_output_pieces(spec, 0), kept, halves, guarded=guarded)
+    load_scale = tile.load_float
+
+    def kernel(u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length):
+        l = lane()
+        w = warp()
+        g = l >> 2
+        t = l & 3
+        c = 4 * l
+        r = w
+        while r < constant_rounds:
+            copy_constants(r * 128 + c, words, r * 128 + c)
+            r += warps
+        r = w
+        while r < table_rounds:
+            copy_constants(at_tables + r * 128 + c, tables, r * 128 + c)
+            r += warps
+        commit()
+        wait_all()
+        barrier()
+
+        mine = at_stage + w * ring * stage_words
+        # A lane's two columns words of a row: chunk 2 (g & 1) + (g >> 2), moved by one in every second pair of rows.
+        read_at = mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1)
+        first_put = at_exchange + g * es + 8 * t
+        first_get = at_exchange + t * eb + 4 * g
+        second_get = at_second + t * es2 + 4 * g
+        odd = t & 1
+        plus = 4 * odd + 2 * (t >> 1)
+        minus = 4 * (1 - odd) + 2 - 2 * (t >> 1)
+        if n3 == 16:
+            up = (g >> 1) * STRIP_WORDS + 16 * (g & 1)
+            down = ((7 - g) >> 1) * STRIP_WORDS + 16 * ((7 - g) & 1)
+        else:
+            up = g * STRIP_WORDS
+            down = (7 - g) * STRIP_WORDS
+        out_up = g * q + 8 * t
+        out_down = 8 * t - g * q
+
+        first = block() * per_block
+        last = min(first + per_block, items)
+        # Copies run `ring` strips ahead: turn i of all strips of all items of this warp.
+        turns = (last - first) * my_strips
+        h = divide(first, pairs)
+        p = first - h * pairs
+        copy_h = h
+        copy_p = p
+        copy_strip = w * my_strips
+        turn = 0 - ring
+        item = first
+        s = load_scale(scales, h)
+        while item < last:
+            strip = w * my_strips
+            end = strip + my_strips
+            while strip < end:
+                # ---- A: the copies of a later strip, and the work on this one
+                if turn >= 0:
+                    wait_strip()
+                    warp_sync()
+                    at = read_at + (turn % ring) * stage_words
+                    u1 = load_rows(at, 64)
+                    u2 = load_rows(at + sequence_words, 64)
+                    if gated_in:
+                        v1 = gate_in(u1, load_rows(at + 2 * sequence_words, 64))
+                        v2 = gate_in(u2, load_rows(at + 3 * sequence_words, 64))
+                        x = join(to_b(v1), to_b(v2))
+                    else:
+                        x = join(to_b(u1), to_b(u2))
+                    warp_sync()
+                if turn + ring < turns:
+                    buffer = mine + ((turn + ring) % ring) * stage_words
+                    n2_at = 2 * (copy_strip >> log_per_row)
+                    n3_at = 16 * (copy_strip & (per_row - 1))
+                    for i in range(2):
+                        base = ((2 * copy_p + i) * channels + copy_h) * length
+                        for k in range(copies):
+                            e = (k * 32 + l) << log_halves  # element of the strip: row n1, n2 bit, n3
+                            row = e >> 5
+                            col = e & 31
+                            m = (n2_at + (col >> 4)) * n3 + n3_at + (col & 15)
+                            index = row * q + m
+                            to = buffer + i * sequence_words + row * 16
+                            to = 2 * (to + (((col >> 3) ^ ((row >> 1) & 1)) << 2)) + (col & 7)
+                            valid = ((2 * copy_p + i < batch) & (index < length)) | unguarded
+                            copy(to, u, base + index, valid)
+                            if gated_in:
+                                copy(to + 4 * sequence_words, pre, base + index, valid)
+                    copy_strip += 1
+                    if copy_strip == w * my_strips + my_strips:
+                        copy_strip = w * my_strips
+                        copy_p += 1
+                        if copy_p == pairs:
+                            copy_p = 0
+                            copy_h += 1
+                commit()
+                if turn >= 0:
+                    z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
+                    if in_shared:
+                        z1 = multiply_outer(z, load_table_shared(at_tables + strip * (32 * n1) + c, 128))
+                    else:
+                        z1 = multiply_outer(z, load_table(tables, strip * (32 * n1) + c, 128))
+                    to = first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1))
+                    put_first(to, to, to, to, z1)
+                    strip += 1
+                turn += 1
+            barrier()
+            # ---- B: the inner convolution of two k1 at a time
+            pair = w * my_pairs
+            while pair < w * my_pairs + my_pairs:
+                slot = 2 * pair
+                at = first_get + slot * es
+                x0 = get_first(at, at, at, at)
+                k0 = load_inner(spectrum, h * n + slot * q + c, 128)
+                z0 = multiply_inner(pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128))
+                z1 = multiply_inner(pack_inner(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
+                z2 = multiply_inner(
+                    pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))), load_inner_shared(at_t2i + c, 128)
+                )
+                z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
+                if in_shared:
+                    even = multiply_inner(z3, load_inner_shared(at_tables + n + slot * q + c, 128))
+                else:
+                    even = multiply_inner(z3, load_inner(tables, n + slot * q + c, 128))
+                at += es
+                slot += 1
+                x1 = get_first(at, at, at, at)
+                k1 = load_inner(spectrum, h * n + slot * q + c, 128)
+                y0 = multiply_inner(pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128))
+                y1 = multiply_inner(pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
+                y2 = multiply_inner(
+                    pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))), load_inner_shared(at_t2i + c, 128)
+                )
+                y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
+                if in_shared:
+                    uneven = multiply_inner(y3, load_inner_shared(at_tables + n + slot * q + c, 128))
+                else:
+                    uneven = multiply_inner(y3, load_inner(tables, n + slot * q + c, 128))
+                both = join(even, uneven)
+                to = at_second + pair * es2
+                warp_sync()
+                put_second(to + up + plus, to + up + minus, to + down + plus, to + down + minus,
+                           join(low(both), high(both)))
+                pair += 1
+            barrier()
+            # ---- C: back to samples
+            base = (2 * p * channels + h) * length
+            other = base + channels * length
+            limit = length * (2 * p + 1 < batch)
+            strip = w * my_strips
+            while strip < end:
+                o = strip * 32
+                if gated_out:
+                    gate1 = gather_gate(post, base, length, out_up + o, out_down + o, o, o)
+                    gate2 = gather_gate(post, other, limit, out_up + o, out_down + o, o, o)
+                at = second_get + strip * STRIP_WORDS
+                x2 = get_second(at, at, at, at)
+                z4 = pack_out(scale(stage1i(load_f1i(at_f1i + c, 128), x2), s))
+                if gated_out:
+                    z5 = gate_out(z4, join(gate1, gate2))
+                    store_real(y, base, length, out_up + o, out_down + o, o, o, z5)
+                    store_imaginary(y, other, limit, out_up + o, out_down + o, o, o, z5)
+                else:
+                    store_real(y, base, length, out_up + o, out_down + o, o, o, z4)
+                    store_imaginary(y, other, limit, out_up + o, out_down + o, o, o, z4)
+                strip += 1
+            if not separate:
+                barrier()
+            p += 1
+            if p == pairs:
+                p = 0
+                h += 1
+                if item + 1 < last:
+                    s = load_scale(scales, h)
+            item += 1
+
+    return kernel
+
+
+def _second_exchange_pieces(spec: Spec) -> Any:
+    """Where a lane's inner results go: (lane offset 0/1 rows upwards plus/minus, 2/3 mirrored rows; ...).
+
+    The fragment is (low, high): registers of two k1 for columns e = 0 and e = 1 of each packed register, each
+    [real, imaginary][row group][column tile].
+    """
+    column_tiles, inner = spec.n3 // 8, spec.q // 64
+    half_rows, half_columns = spec.n2 // 16, column_tiles // 2
+    pieces = []
+    for part in range(2):
+        for group in range(spec.n2 // 8):
+            mirror = group >= half_rows
+            row = spec.n2 - 8 - 8 * (group - half_rows) if mirror else 8 * group
+            row_at = row * STRIP_WORDS if spec.n3 == 32 else row // 2 * STRIP_WORDS
+            for j in range(half_columns):
+                register = part * inner + group * column_tiles + j
+                low, high = register, 2 * inner + register
+                pieces.append((2 * mirror, row_at + 32 * part + 8 * j, (low, high)))
+                low, high = low + half_columns, high + half_columns
+                back = 8 * (spec.n3 // 8 - 1 - j)
+                pieces.append((2 * mirror + 1, row_at + 32 * part + back, (high, low)))
+    return tuple(pieces)
+
+
+def _output_pieces(spec: Spec, first_register: int) -> Any:
+    """Where a lane's outputs lie: (lane offset: 0 rows upwards, 1 mirrored rows; constant; registers)."""
+    half = spec.n1 // 16
+    pieces = []
+    for group in range(spec.rows_out // 8):
+        mirror = group >= half
+        row = spec.n1 - 1 - 8 * (group - half) if mirror else 8 * group
+        start = first_register + 4 * group
+        pieces.append((int(mirror), row * spec.q, tuple(range(start, start + 4))))
+    return tuple(pieces)
+
+
+SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
+"""Kinds of the kernel's arguments, for the compiler."""
+
+
+def min_blocks(spec: Spec) -> int:
+    """Blocks per SM that the compiler must leave registers for."""
+    return 1
