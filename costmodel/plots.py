@@ -6,6 +6,7 @@ marker and line style as well, so that a grey print is readable too.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,13 @@ def save(figure: Figure, path: str | Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
     return target
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG image, for a notebook to show."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
 
 
 def _length_axis(ax: Axes, lengths: Sequence[int]) -> None:
