@@ -159,7 +159,7 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
     import monarch
     import reference
     from kernels_numba import FFTConv, prepare_filter
-    from kernels_numba.fftconv import DEFAULT_FACTORS
+    from kernels_numba.families import DEFAULT_FACTORS
 
     filters = _filters(case, torch)
     gates = 2 if case.gated else 0

@@ -22,7 +22,8 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
     )
 
 from kernels_numba.device import Device, device
-from kernels_numba.fftconv import FFTConv, HostCopyWarning, Spectrum, fftconv, prepare_filter
+from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
+from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
 
 __all__ = [

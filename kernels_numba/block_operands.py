@@ -7,12 +7,12 @@ Q = N2 N3, sample n = n1 Q + n2 N3 + n3 and frequency k = k1 + N1 (k2 + N2 k3).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.operands import _factor, factor_scale, mirrored, rows_read
+from kernels_numba.operands import factor, factor_scale, mirrored, rows_read
 from kernels_numba.tile import layout
 
 STRIP = 32
@@ -58,7 +58,7 @@ class _Maps:
     row_out: NDArray[np.intp]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _maps(n1: int, n2: int, n3: int) -> _Maps:
     return _Maps(
         row_in=rows_read(n1),
@@ -86,15 +86,25 @@ def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> NDArray[np
     forward = w * np.exp(1j * np.pi * at.column_in / n3)[None, :] / factor_scale(n2, 0.5, dtype)
     w = np.exp(2j * np.pi * (np.outer(at.k2, at.column_out) % q) / q)
     inverse = w * np.exp(-1j * np.pi * at.k2 / n2)[:, None] / factor_scale(n3, 0.5, dtype)
-    half = {"shift": 0.5, "dtype": dtype}
     parts = [
-        layout.pack_operand(_factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in],
-                            a(n1 // 16, rows_in // 16), dtype),
-        layout.pack_operand(_factor(n2, natural, at.k2, **half), a(n2 // 16, n2 // 16), dtype),
-        layout.pack_operand(_factor(n3, at.column_in, at.k3, **half).T, b(n3 // 16, n3 // 8), dtype),
-        layout.pack_operand(_factor(n3, at.k3, at.column_out, **half).T, b(n3 // 16, n3 // 8), dtype),
-        layout.pack_operand(_factor(n2, at.k2, at.row_out, **half), a(n2 // 16, n2 // 16), dtype),
-        layout.pack_operand(_factor(n1, at.k1, mirrored(n1), **half), a(n1 // 16, n1 // 16), dtype),
+        layout.pack_operand(
+            factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in],
+            a(n1 // 16, rows_in // 16),
+            dtype,
+        ),
+        layout.pack_operand(factor(n2, natural, at.k2, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype),
+        layout.pack_operand(
+            factor(n3, at.column_in, at.k3, shift=0.5, dtype=dtype).T, b(n3 // 16, n3 // 8), dtype
+        ),
+        layout.pack_operand(
+            factor(n3, at.k3, at.column_out, shift=0.5, dtype=dtype).T, b(n3 // 16, n3 // 8), dtype
+        ),
+        layout.pack_operand(
+            factor(n2, at.k2, at.row_out, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype
+        ),
+        layout.pack_operand(
+            factor(n1, at.k1, mirrored(n1), shift=0.5, dtype=dtype), a(n1 // 16, n1 // 16), dtype
+        ),
         layout.pack_complex(forward, c(n2 // 8, n3 // 8), dtype),
         layout.pack_complex(inverse, c(n2 // 8, n3 // 8), dtype),
     ]
@@ -124,15 +134,11 @@ def outer_twiddles(n1: int, n2: int, n3: int, dtype: str) -> NDArray[np.int32]:
     return words
 
 
-def output_scale(n1: int, dtype: str) -> float:
-    """What the outputs must be multiplied by: the scale of the last factor, undone."""
-    return 1 / factor_scale(n1, 0.5, dtype)
-
-
 def spectrum_words(
-    spectrum: NDArray[np.complexfloating], n1: int, n2: int, n3: int, dtype: str
+    spectrum: NDArray[np.complexfloating], factors: tuple[int, ...], dtype: str
 ) -> NDArray[np.int32]:
     """Filter spectra [H, N] (natural order) as the kernel's words [H, N], by slot of k1."""
+    n1, n2, n3 = factors
     at = _maps(n1, n2, n3)
     k = at.k1[:, None, None] + n1 * (at.k2[:, None] + n2 * at.k3[None, :])[None]
     phase = np.exp(-1j * np.pi * at.k3 / n3) / factor_scale(n3, 0.5, dtype)

@@ -20,22 +20,21 @@ For speed, prepare once and call often::
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import monarch
-from kernels_numba import fused, operands
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import device
+from kernels_numba.families import family_of
+from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
-SUPPORTED_LENGTHS = (256, 512, 1024)
 MAX_ITEMS = 2**31 - 1
 CPU_BLOCKS = 2
 
@@ -93,123 +92,6 @@ def fftconv(
     return convolve(u, pregate=pregate, postgate=postgate, out=out)
 
 
-@dataclass(frozen=True)
-class Spectrum:
-    """A filter, transformed and laid out for the kernel. Make it with :func:`prepare_filter`.
-
-    4 bytes per channel and bin, plus one float32 per channel; copied to a GPU when first used there.
-    """
-
-    plan: Plan
-    mode: str
-    length: int
-    taps: int
-    dtype: str
-    words: NDArray[np.int32] = field(repr=False)
-    """[H, N]"""
-    scales: NDArray[np.float32] = field(repr=False)
-    """[H]"""
-    _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def channels(self) -> int:
-        """H."""
-        return self.words.shape[0]
-
-    def on_device(self, index: int) -> tuple[Any, Any]:
-        """Spectrum words and scales in the memory of GPU ``index``."""
-        if index not in self._device:
-            from kernels_numba.launch import DeviceBuffer
-
-            self._device[index] = (DeviceBuffer.of(self.words, index), DeviceBuffer.of(self.scales, index))
-        return self._device[index]
-
-
-def prepare_filter(
-    k: Any,
-    *,
-    length: int,
-    mode: str = "circular",
-    dtype: str = "fp16",
-    plan: Plan | None = None,
-    channels: int | None = None,
-) -> Spectrum:
-    """Transform a filter once, for any number of convolutions.
-
-    Args:
-        k: filter [H, K] or [K], any float type, any supported library.
-        length: L, samples per sequence.
-        mode: as in :func:`fftconv`.
-        dtype: "fp16" or "bf16", the dtype of the sequences.
-        plan: as in :func:`fftconv`.
-        channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
-
-    Raises:
-        TypeError, ValueError: as :func:`fftconv`.
-    """
-    if dtype not in HALF_TYPES:
-        raise ValueError(f"dtype: accepted are {', '.join(HALF_TYPES)}; got {dtype!r}")
-    adapter = adapter_of(k, "k")
-    if adapter.dtype_name(k) not in ("fp16", "bf16", "fp32", "fp64"):
-        raise TypeError(
-            f"k: accepted are real fp16, bf16, fp32 and fp64 filters; got {adapter.dtype_name(k)}"
-        )
-    taps = adapter.host(k).astype(np.float64)
-    if taps.ndim == 1:
-        taps = np.broadcast_to(taps, (channels or 1, taps.size))
-    if taps.ndim != 2 or 0 in taps.shape:
-        raise ValueError(f"k: expected a filter [H, K] or [K] with H, K >= 1, got shape {tuple(k.shape)}")
-    if channels is not None and taps.shape[0] != channels:
-        raise ValueError(
-            f"k: {taps.shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
-        )
-    plan = _choose_plan(mode, length, taps.shape[1], plan)
-    circle = monarch.place_filter(taps, length, plan.n, mode=mode)
-    n1, n2 = plan.factors
-    bins = np.fft.fft(circle, axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        peak = np.abs(bins).max(axis=1)
-        scale = np.where(np.isfinite(peak) & (peak > 0), 2.0 ** np.ceil(np.log2(peak)), 1.0)
-        words = operands.spectrum_words(bins / scale[:, None], n1, n2, dtype)
-    scales = (scale * operands.output_scale(n1, dtype)).astype(np.float32)
-    return Spectrum(plan, mode, length, taps.shape[1], dtype, words, scales)
-
-
-def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
-    """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
-    need = monarch.convolution_length(mode, length, taps)
-    if mode == "circular" and plan is not None and plan.n != length:
-        raise ValueError(
-            f"plan: a circular convolution of length {length} needs a transform of exactly that length, not "
-            f"{plan.n}"
-        )
-    if plan is None:
-        fitting = [n for n in SUPPORTED_LENGTHS if (n == need if mode == "circular" else n >= need)]
-        if not fitting:
-            accepted = (
-                f"lengths {SUPPORTED_LENGTHS}"
-                if mode == "circular"
-                else f"up to {SUPPORTED_LENGTHS[-1]} points"
-            )
-            raise ValueError(
-                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the "
-                f"fused kernel takes {accepted}. reference.fftconv computes any length in float64."
-            )
-        plan = Plan(fitting[0], DEFAULT_FACTORS[fitting[0]])
-    elif plan.n < need:
-        raise ValueError(
-            f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
-            f"taps, which needs {need}"
-        )
-    plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
-    fused.make_spec(plan, "fp16")  # refuses what this kernel cannot run
-    return plan
-
-
-DEFAULT_FACTORS = {256: (16, 16), 512: (16, 32), 1024: (32, 32)}
-"""Measured fastest on an H200 (costmodel/measurements)."""
-
-
 class FFTConv:
     """A convolution prepared for one filter, batch size and length; calling it launches one kernel.
 
@@ -226,12 +108,14 @@ class FFTConv:
         if batch < 1:
             raise ValueError(f"batch: at least one sequence is needed, got {batch}")
         self.spectrum = spectrum
+        self.family = family_of(spectrum.plan)
         self.shape = (batch, spectrum.channels, spectrum.length)
         self.pairs = -(-batch // 2)
         self.items = self.pairs * spectrum.channels
         if self.items > MAX_ITEMS:
             raise ValueError(f"u: {self.items} pairs of sequences are more than {MAX_ITEMS}; split the batch")
-        self._launches: dict[tuple, _Launch] = {}
+        self._launches: dict[tuple, Callable[..., None]] = {}
+        self._keep: list[tuple] = []
         self._accepted: set[tuple] = set()
 
     def __call__(self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None) -> Any:
@@ -282,12 +166,12 @@ class FFTConv:
                 f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
             )
 
-    def spec(self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False) -> fused.Spec:
+    def spec(self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False) -> Any:
         """The kernel this convolution runs, for arrays whose addresses end in ``low_bits``."""
         batch, _, length = self.shape
         halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (2 * v) == 0)
         plan = self.spectrum.plan
-        return fused.make_spec(
+        return self.family.make_spec(
             plan,
             self.spectrum.dtype,
             halves=halves,
@@ -296,28 +180,25 @@ class FFTConv:
             postgate=postgate,
         )
 
-    def grid(self, warps: int, blocks: int) -> tuple[int, int]:
-        """(grid, items per warp): at most ``blocks`` blocks, work spread evenly."""
-        per_warp = -(-self.items // (warps * max(1, blocks)))
-        return -(-self.items // (warps * per_warp)), per_warp
+    def grid(self, workers: int, blocks: int) -> tuple[int, int]:
+        """(grid, items per worker) with ``workers`` in a block: at most ``blocks`` blocks, work spread evenly."""
+        per_worker = -(-self.items // (workers * max(1, blocks)))
+        return -(-self.items // (workers * per_worker)), per_worker
 
-    def _prepare(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> _Launch:
+    def _prepare(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> Callable[..., None]:
         from kernels_numba import launch
 
         spec = self.spec(low_bits, pregate=pregate, postgate=postgate)
-        loaded = launch.load(fused, spec, index)
+        loaded = launch.load(self.family, spec, index)
         sm_count = device(index).sm_count or 1
-        grid, per_warp = self.grid(spec.warps, sm_count * loaded.blocks_per_sm)
+        grid, per_worker = self.grid(self.family.workers(spec), sm_count * loaded.blocks_per_sm)
         words, scales = self.spectrum.on_device(index)
-        constants = _device_constants(spec.n1, spec.n2, spec.rows_in, spec.dtype, index)
-        batch, channels, length = self.shape
-        return _Launch(
-            loaded,
-            grid,
-            (words.pointer, scales.pointer, constants.pointer),
-            (self.items, per_warp, self.pairs, batch, channels, length),
-            keep=(words, scales, constants),
-        )
+        constants = _device_operands(self.family, self.family.operand_key(spec), index)
+        pointers = (words.pointer, scales.pointer, *(c.pointer for c in constants))
+        scalars = (self.items, per_worker, self.pairs, *self.shape)
+        run = loaded.launcher(grid, ("u", "pregate", "postgate", *pointers, "y", *scalars))
+        self._keep.append((words, scales, constants))  # the launch knows only their addresses
+        return run
 
     def _run_on_host(self, adapter: Adapter, u: Any, pregate: Any, postgate: Any, out: Any) -> None:
         """Host arrays: on the CPU body, or on a GPU by way of copies."""
@@ -350,18 +231,18 @@ class FFTConv:
 
         spec = self.spec(pregate=pregate is not None, postgate=postgate is not None)
         machine = Machine()
-        kernel = fused.build(CpuTile(machine, spec.dtype), spec)
-        grid, per_warp = self.grid(spec.warps, blocks)
+        kernel = self.family.build(CpuTile(machine, spec.dtype), spec)
+        grid, per_worker = self.grid(self.family.workers(spec), blocks)
         poison = np.full(int(np.prod(self.shape)), POISON, np.int16)
         result = _aligned(poison)
-        constants = operands.constants(spec.n1, spec.n2, spec.rows_in, spec.dtype)
+        constants = self.family.operands(*self.family.operand_key(spec))
         buffers = [
             Buffer("u", _bits(u)),
             Buffer("pregate", _bits(pregate)),
             Buffer("postgate", _bits(postgate)),
             Buffer("spectrum", self.spectrum.words.reshape(-1)),
             Buffer("scales", self.spectrum.scales),
-            Buffer("constants", constants),
+            *(Buffer(name, words) for name, words in zip(("constants", "tables"), constants, strict=False)),
             Buffer("y", result),
         ]
         counters = machine.run(
@@ -369,7 +250,7 @@ class FFTConv:
             grid,
             spec.warps,
             spec.shared_bytes // 4,
-            [*buffers, self.items, per_warp, self.pairs, *self.shape],
+            [*buffers, self.items, per_worker, self.pairs, *self.shape],
         )
         values = result.view(HALF_TYPES[spec.dtype]).reshape(self.shape)
         if out is None:
@@ -378,23 +259,12 @@ class FFTConv:
         return out, counters
 
 
-class _Launch:
-    """A loaded kernel with everything but four pointers filled in."""
-
-    def __init__(self, loaded: Any, grid: int, pointers: tuple, scalars: tuple, keep: tuple) -> None:
-        self.loaded, self.grid, self.keep = loaded, grid, keep
-        self.run = loaded.launcher(grid, ("u", "pre", "post", *pointers, "y", *scalars))
-
-    def __call__(self, stream: int, u: int, pre: int, post: int, y: int) -> None:
-        self.run(stream, u, pre, post, y)
-
-
 @lru_cache(maxsize=32)
-def _device_constants(n1: int, n2: int, rows_in: int, dtype: str, index: int) -> Any:
-    """The constant operands on a GPU, shared by all convolutions there (at most 20 KiB a plan)."""
+def _device_operands(family: Any, key: tuple, index: int) -> tuple[Any, ...]:
+    """The constant operands on a GPU, shared by all convolutions there that run the same kernel."""
     from kernels_numba.launch import DeviceBuffer
 
-    return DeviceBuffer.of(operands.constants(n1, n2, rows_in, dtype), index)
+    return tuple(DeviceBuffer.of(words, index) for words in family.operands(*key))
 
 
 def _half_dtype(x: Any, adapter: Adapter, name: str) -> str:

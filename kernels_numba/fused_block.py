@@ -24,6 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba import block_operands
 from monarch import Plan
 
 SUPPORTED_FACTORS = (16, 32)
@@ -111,8 +115,16 @@ class Spec:
         return 4 * (self.factor_words + tables + exchange + self.warps * self.ring * self.stage_words)
 
 
-def make_spec(plan: Plan, dtype: str, *, halves: int = 8, guarded: bool | None = None, pregate: bool = False,
-              postgate: bool = False, **choices: Any) -> Spec:
+def make_spec(
+    plan: Plan,
+    dtype: str,
+    *,
+    halves: int = 8,
+    guarded: bool | None = None,
+    pregate: bool = False,
+    postgate: bool = False,
+    **choices: Any,
+) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
     if plan.packing != "pair" or plan.order != 3 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
         raise ValueError(
@@ -120,6 +132,7 @@ def make_spec(plan: Plan, dtype: str, *, halves: int = 8, guarded: bool | None =
             f"three factors out of {SUPPORTED_FACTORS} with packing 'pair'"
         )
     n1, n2, n3 = plan.factors
+    choices = TUNED.get((n1, n2, n3), {"ring": 1}) | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     rows_in = 16 * -(-signal // (16 * n2 * n3))
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
@@ -140,7 +153,7 @@ def build(tile: Any, spec: Spec) -> Any:
     unguarded = not guarded
     t1, t2, j2, k3 = n1 // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
-    groups1, groups2 = n1 // 8, n2 // 8
+    groups1 = n1 // 8
     strips = q // STRIP
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
     outer = groups1 * 4  # registers of the real parts of a packed strip
@@ -174,29 +187,54 @@ def build(tile: Any, spec: Spec) -> Any:
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
-    join, multiply_outer, multiply_inner = tile.join, tile.multiply_complex(outer), tile.multiply_complex(inner)
+    join, multiply_outer, multiply_inner = (
+        tile.join,
+        tile.multiply_complex(outer),
+        tile.multiply_complex(inner),
+    )
     # A
     load_rows = tile.load_shared(4 * in_tiles * 2, 2)
     gate_in = tile.multiply(4 * in_tiles * 2)
-    to_b = tile.pair_halves(tuple(
-        ((4 * k + 2 * r) * 2 + j // 2, (4 * k + 2 * r + 1) * 2 + j // 2, j % 2)
-        for k in range(in_tiles) for j in range(4) for r in range(2)
-    ))
+    to_b = tile.pair_halves(
+        tuple(
+            ((4 * k + 2 * r) * 2 + j // 2, (4 * k + 2 * r + 1) * 2 + j // 2, j % 2)
+            for k in range(in_tiles)
+            for j in range(4)
+            for r in range(2)
+        )
+    )
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
     stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=True)
     pack_outer = tile.pack(2 * outer)
     load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
-    put_first = tile.store_shared_pieces(tuple(
-        (0, 8 * y * es + 4 * h, tuple(part * outer + y * 4 + 2 * h + j for j in range(2) for part in range(2)))
-        for y in range(groups1) for h in range(2)
-    ))
+    put_first = tile.store_shared_pieces(
+        tuple(
+            (
+                0,
+                8 * y * es + 4 * h,
+                tuple(part * outer + y * 4 + 2 * h + j for j in range(2) for part in range(2)),
+            )
+            for y in range(groups1)
+            for h in range(2)
+        )
+    )
     # B
     registers_b = t2 * j2 * 2
-    get_first = tile.load_pieces(tuple(
-        (0, (8 * k + 4 * r) * eb + 32 * h,
-         tuple(part * registers_b + (k * j2 + 2 * h + j) * 2 + r for j in range(2) for part in range(2)))
-        for k in range(t2) for r in range(2) for h in range(j2 // 2)
-    ), 2 * registers_b)
+    get_first = tile.load_pieces(
+        tuple(
+            (
+                0,
+                (8 * k + 4 * r) * eb + 32 * h,
+                tuple(
+                    part * registers_b + (k * j2 + 2 * h + j) * 2 + r for j in range(2) for part in range(2)
+                ),
+            )
+            for k in range(t2)
+            for r in range(2)
+            for h in range(j2 // 2)
+        ),
+        2 * registers_b,
+    )
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(k3 * j2 * 2, 4)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
     stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
@@ -204,23 +242,42 @@ def build(tile: Any, spec: Spec) -> Any:
     stage3i = tile.dft_columns(t2, j2, k3, inverse=True)
     stage2i = tile.dft_rows(t2, j2, t2, inverse=True)
     pack_inner = tile.pack(2 * inner)
-    to_a = tile.select(tuple(
-        part * inner + (2 * m + (r & 1)) * j2 + 2 * k + (r >> 1)
-        for part in range(2) for m in range(t2) for k in range(k3) for r in range(4)
-    ))
-    transpose = tile.transpose(tuple(
-        part * inner + (2 * k + r) * j2 + j
-        for part in range(2) for k in range(t2) for j in range(j2) for r in range(2)
-    ))
+    to_a = tile.select(
+        tuple(
+            part * inner + (2 * m + (r & 1)) * j2 + 2 * k + (r >> 1)
+            for part in range(2)
+            for m in range(t2)
+            for k in range(k3)
+            for r in range(4)
+        )
+    )
+    transpose = tile.transpose(
+        tuple(
+            part * inner + (2 * k + r) * j2 + j
+            for part in range(2)
+            for k in range(t2)
+            for j in range(j2)
+            for r in range(2)
+        )
+    )
     low = tile.pair_halves(tuple((i, i + 2 * inner, 0) for i in range(2 * inner)))
     high = tile.pair_halves(tuple((i, i + 2 * inner, 1) for i in range(2 * inner)))
     put_second = tile.store_shared_pieces(_second_exchange_pieces(spec))
     # C
     registers_c = t1 * 4 * 2
-    get_second = tile.load_pieces(tuple(
-        (0, (8 * k + 4 * r) * es2 + 32 * part, tuple(part * registers_c + (k * 4 + j) * 2 + r for j in range(4)))
-        for k in range(t1) for r in range(2) for part in range(2)
-    ), 2 * registers_c)
+    get_second = tile.load_pieces(
+        tuple(
+            (
+                0,
+                (8 * k + 4 * r) * es2 + 32 * part,
+                tuple(part * registers_c + (k * 4 + j) * 2 + r for j in range(4)),
+            )
+            for k in range(t1)
+            for r in range(2)
+            for part in range(2)
+        ),
+        2 * registers_c,
+    )
     load_f1i = tile.load_shared(t1 * t1 * 4, 4)
     stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < n1)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
@@ -230,12 +287,14 @@ def build(tile: Any, spec: Spec) -> Any:
     gather_gate = tile.gather(_output_pieces(spec, 0), kept, halves, guarded=guarded)
     load_scale = tile.load_float
 
-    def kernel(u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length):
-        l = lane()
+    def kernel(
+        u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
+    ):
+        lane_index = lane()
         w = warp()
-        g = l >> 2
-        t = l & 3
-        c = 4 * l
+        g = lane_index >> 2
+        t = lane_index & 3
+        c = 4 * lane_index
         r = w
         while r < constant_rounds:
             copy_constants(r * 128 + c, words, r * 128 + c)
@@ -303,7 +362,9 @@ def build(tile: Any, spec: Spec) -> Any:
                     for i in range(2):
                         base = ((2 * copy_p + i) * channels + copy_h) * length
                         for k in range(copies):
-                            e = (k * 32 + l) << log_halves  # element of the strip: row n1, n2 bit, n3
+                            e = (
+                                k * 32 + lane_index
+                            ) << log_halves  # element of the strip: row n1, n2 bit, n3
                             row = e >> 5
                             col = e & 31
                             m = (n2_at + (col >> 4)) * n3 + n3_at + (col & 15)
@@ -340,10 +401,13 @@ def build(tile: Any, spec: Spec) -> Any:
                 at = first_get + slot * es
                 x0 = get_first(at, at, at, at)
                 k0 = load_inner(spectrum, h * n + slot * q + c, 128)
-                z0 = multiply_inner(pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128))
+                z0 = multiply_inner(
+                    pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
+                )
                 z1 = multiply_inner(pack_inner(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
                 z2 = multiply_inner(
-                    pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))), load_inner_shared(at_t2i + c, 128)
+                    pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))),
+                    load_inner_shared(at_t2i + c, 128),
                 )
                 z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
                 if in_shared:
@@ -354,10 +418,13 @@ def build(tile: Any, spec: Spec) -> Any:
                 slot += 1
                 x1 = get_first(at, at, at, at)
                 k1 = load_inner(spectrum, h * n + slot * q + c, 128)
-                y0 = multiply_inner(pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128))
+                y0 = multiply_inner(
+                    pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
+                )
                 y1 = multiply_inner(pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
                 y2 = multiply_inner(
-                    pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))), load_inner_shared(at_t2i + c, 128)
+                    pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))),
+                    load_inner_shared(at_t2i + c, 128),
                 )
                 y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
                 if in_shared:
@@ -367,8 +434,13 @@ def build(tile: Any, spec: Spec) -> Any:
                 both = join(even, uneven)
                 to = at_second + pair * es2
                 warp_sync()
-                put_second(to + up + plus, to + up + minus, to + down + plus, to + down + minus,
-                           join(low(both), high(both)))
+                put_second(
+                    to + up + plus,
+                    to + up + minus,
+                    to + down + plus,
+                    to + down + minus,
+                    join(low(both), high(both)),
+                )
                 pair += 1
             barrier()
             # ---- C: back to samples
@@ -445,6 +517,41 @@ SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + 
 """Kinds of the kernel's arguments, for the compiler."""
 
 
+TUNED: dict[tuple[int, int, int], dict[str, Any]] = {
+    (16, 16, 16): {"warps": 4, "ring": 2, "tables_shared": True},
+    (32, 16, 16): {"warps": 8, "ring": 1},
+    (16, 32, 16): {"warps": 4, "ring": 1},
+    (16, 16, 32): {"warps": 4, "ring": 1},
+    (16, 32, 32): {"warps": 4, "ring": 1},
+}
+"""Shapes of the block, measured fastest on an H200; eight warps and one strip ahead otherwise."""
+
+BLOCKS = {(16, 16, 16): 3, (32, 16, 16): 2, (16, 32, 16): 3, (16, 16, 32): 3, (16, 32, 32): 2}
+
+
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
+    wanted = BLOCKS.get((spec.n1, spec.n2, spec.n3), 1)
+    return max(1, wanted - 1) if spec.pregate or spec.postgate else wanted
+
+
+def workers(spec: Spec) -> int:
+    """Who takes items: the block as a whole."""
     return 1
+
+
+def operand_key(spec: Spec) -> tuple:
+    """What the constant buffers depend on."""
+    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype)
+
+
+def operands(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
+    """The constant buffers, in the order of the kernel's arguments: factors, then outer twiddles."""
+    return block_operands.constants(n1, n2, n3, rows_in, dtype), block_operands.outer_twiddles(
+        n1, n2, n3, dtype
+    )
+
+
+def spectrum_words(bins: NDArray[np.complexfloating], plan: Plan, dtype: str) -> NDArray[np.int32]:
+    """Filter spectra [H, N] in natural order as the kernel's words [H, N]."""
+    return block_operands.spectrum_words(bins, plan.factors, dtype)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodel import kernel_counts
-from kernels_numba import FFTConv, fused, prepare_filter
+from kernels_numba import FFTConv, fused_warp, prepare_filter
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
@@ -55,7 +55,7 @@ def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates,
 
     rows_in, rows_out = kernel_counts.rows(spectrum.plan)
     spec = convolve.spec(pregate=gates[0], postgate=gates[1])
-    grid, per_warp = convolve.grid(spec.warps, blocks)
+    grid, per_warp = convolve.grid(fused_warp.workers(spec), blocks)
     loads = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_warp)
     expected = kernel_counts.totals(
         *factors,
@@ -106,5 +106,5 @@ def test_the_model_uses_them():
     found = counts.for_plan(Plan(1024, (32, 32)), 64, 768, capacity_bytes=227 * 1024)
     assert found.exact and "fused" in found.source
     assert found.device_read_bytes == 2 * 64 * 768 * 1024 + 4 * 768 * 1024
-    spec = fused.make_spec(Plan(1024, (32, 32)), "fp16")
+    spec = fused_warp.make_spec(Plan(1024, (32, 32)), "fp16")
     assert found.shared_bytes_per_block == spec.shared_bytes

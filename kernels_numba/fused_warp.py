@@ -28,6 +28,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba import warp_operands
 from monarch import Plan
 
 SUPPORTED_FACTORS = (16, 32)
@@ -371,3 +375,23 @@ SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "HALVES") + ("INT",) 
 def min_blocks(spec: Spec) -> int:
     """Blocks of four warps per SM that the compiler leaves registers for (measured fastest on an H200)."""
     return 2 if spec.pregate or spec.postgate else 3
+
+
+def workers(spec: Spec) -> int:
+    """Who takes items: every warp of a block."""
+    return spec.warps
+
+
+def operand_key(spec: Spec) -> tuple:
+    """What the constant buffers depend on."""
+    return (spec.n1, spec.n2, spec.rows_in, spec.dtype)
+
+
+def operands(n1: int, n2: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
+    """The constant buffers, in the order of the kernel's arguments."""
+    return (warp_operands.constants(n1, n2, rows_in, dtype),)
+
+
+def spectrum_words(bins: NDArray[np.complexfloating], plan: Plan, dtype: str) -> NDArray[np.int32]:
+    """Filter spectra [H, N] in natural order as the kernel's words [H, N]."""
+    return warp_operands.spectrum_words(bins, plan.factors, dtype)

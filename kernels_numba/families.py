@@ -1,0 +1,45 @@
+"""Which kernel runs a plan: a registry of kernel families.
+
+A family is a module with ``make_spec`` (plan to compiled-in choices), ``build`` (the kernel function), ``SIGNATURE``,
+``min_blocks``, ``workers`` (who takes items), ``operands`` (its constant buffers) and ``spectrum_words`` (the
+filter's layout). A new kernel is a new family; nothing else changes.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from kernels_numba import fused_block, fused_warp
+from kernels_numba.operands import factor_scale
+from monarch import Plan
+
+FACTORS = (16, 32)
+FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
+
+DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
+    256: (16, 16),
+    512: (16, 32),
+    1024: (32, 32),
+    4096: (16, 16, 16),
+    8192: (32, 16, 16),
+    16384: (32, 32, 16),
+    32768: (32, 32, 32),
+}
+"""For every transform length the factors measured fastest on an H200 (costmodel/measurements)."""
+
+
+def family_of(plan: Plan) -> ModuleType:
+    """The family that runs a plan. Raises ``ValueError`` when there is none, saying what there is."""
+    family = FAMILIES.get(plan.order)
+    if family is None or plan.packing != "pair" or any(f not in FACTORS for f in plan.factors):
+        lengths = ", ".join(map(str, DEFAULT_FACTORS))
+        raise ValueError(
+            f"plan: no fused kernel runs {plan}; accepted are two or three factors out of {FACTORS} with packing "
+            f"'pair', so transform lengths {lengths}"
+        )
+    return family
+
+
+def output_scale(plan: Plan, dtype: str) -> float:
+    """What outputs must be multiplied by: the scale of the last factor, undone."""
+    return 1 / factor_scale(plan.factors[0], 0.5, dtype)

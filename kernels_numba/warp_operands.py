@@ -1,0 +1,97 @@
+"""Constant operands of the order-2 kernel, in which a warp carries a pair of sequences; see `operands.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.operands import factor, factor_scale, mirrored, rows_read
+from kernels_numba.tile import layout
+
+
+# ---- index maps: which index each slot of a fragment stands for --------------------------------------------
+def columns_read(n: int) -> NDArray[np.intp]:
+    """Column slot 8 j + c -> column of the input: lane group c reads the n/8 columns from c n/8 on."""
+    slot = np.arange(n)
+    return (n // 8) * (slot % 8) + slot // 8
+
+
+def columns_written(n: int) -> NDArray[np.intp]:
+    """Column slot -> output column: thread t's slots are n/8 contiguous columns, and their mirrors."""
+    slot = np.arange(n // 2)
+    j, c = slot // 8, slot % 8
+    q = (n // 8) * (c // 2) + 2 * j + c % 2
+    return np.concatenate([q, n - 1 - q])
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """Index maps of one kernel; the four stages' slots in terms of n1, n2, k1, k2."""
+
+    row_in: NDArray[np.intp]
+    column_in: NDArray[np.intp]
+    k1: NDArray[np.intp]
+    k2: NDArray[np.intp]
+    column_out: NDArray[np.intp]
+    row_out: NDArray[np.intp]
+
+
+@cache
+def _maps(n1: int, n2: int) -> _Maps:
+    return _Maps(
+        row_in=rows_read(n1),
+        column_in=columns_read(n2),
+        k1=mirrored(n1, self_paired=True),
+        k2=mirrored(n2),
+        column_out=columns_written(n2),
+        row_out=mirrored(n1),
+    )
+
+
+@lru_cache(maxsize=64)
+def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
+    """The constant operands as the kernel reads them: F1, twiddle, F2, and the inverse F2, twiddle, F1."""
+    at = _maps(n1, n2)
+    n = n1 * n2
+    groups, tiles, k_tiles = n1 // 8, n2 // 8, n2 // 16
+    w = np.exp(-2j * np.pi * (np.outer(at.k1, at.column_in) % n) / n)
+    forward = w * np.exp(1j * np.pi * at.column_in / n2)[None, :] / factor_scale(n1, 0.0, dtype)
+    w = np.exp(2j * np.pi * (np.outer(at.k1, at.column_out) % n) / n)
+    inverse = w * np.exp(-1j * np.pi * at.k1 / n1)[:, None] / factor_scale(n2, 0.5, dtype)
+    first = factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
+    parts = [
+        layout.pack_operand(first, layout.a_index(n1 // 16, rows_in // 16), dtype),
+        layout.pack_complex(forward, layout.c_index(groups, tiles), dtype),
+        layout.pack_operand(
+            factor(n2, at.column_in, at.k2, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype
+        ),
+        layout.pack_operand(
+            factor(n2, at.k2, at.column_out, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype
+        ),
+        layout.pack_complex(inverse, layout.c_index(groups, tiles), dtype),
+        layout.pack_operand(
+            factor(n1, at.k1, at.row_out, shift=0.5, dtype=dtype), layout.a_index(n1 // 16, n1 // 16), dtype
+        ),
+    ]
+    words = np.concatenate(parts)
+    words.setflags(write=False)
+    return words
+
+
+def spectrum_words(
+    spectrum: NDArray[np.complexfloating], factors: tuple[int, ...], dtype: str
+) -> NDArray[np.int32]:
+    """Filter spectra [H, N] in natural order as the kernel's words [H, N], stage 3's phase absorbed."""
+    n1, n2 = factors
+    at = _maps(n1, n2)
+    k = at.k1[:, None] + n1 * at.k2[None, :]
+    slots = spectrum[:, k] * (np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype))
+    rows, columns = layout.c_index(n1 // 8, n2 // 8)
+    pairs = slots[:, rows, columns]  # [H, registers, 32, 2]
+    pairs = np.stack([pairs.real, pairs.imag], axis=1)
+    words = layout.to_words(pairs, dtype)  # [H, 2, registers, 32]
+    h, _, registers, lanes = words.shape
+    return words.reshape(h, 2, registers // 4, 4, lanes).swapaxes(3, 4).reshape(h, -1)
