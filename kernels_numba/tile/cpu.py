@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
-from kernels_numba.tile.machine import LANES, POISON, Buffer, Lanes, Machine
+from kernels_numba.tile.machine import LANES, POISON, Buffer, KernelError, Lanes, Machine
 
 Fragment = NDArray
 MMA_FLOPS = 4096
@@ -94,8 +94,7 @@ class CpuTile:
             while len(warp.pending) > pending:
                 for offsets, values in warp.pending.pop(0):
                     shared.halves[offsets] = values
-                    lanes = np.broadcast_to(np.arange(WARP)[:, None], offsets.shape)
-                    shared.finish_write(warp, offsets >> 1, lanes, self.machine.epoch)
+                    shared.finish_write(warp, offsets >> 1, self.machine.epoch)
 
         return wait
 
@@ -125,16 +124,18 @@ class CpuTile:
     def _copy(self, offsets: NDArray, values: NDArray, *, synchronous: bool) -> None:
         machine = self.machine
         warp, shared = machine.warp, machine.shared
-        words = offsets >> 1
-        shared.begin_write(warp, words, machine.epoch)
+        words, lanes = offsets >> 1, np.broadcast_to(np.arange(WARP)[:, None], offsets.shape)
+        if (offsets[:, 0] % offsets.shape[1]).any():
+            raise KernelError(
+                f"shared memory: a copy of {offsets.shape[1]} half elements is not aligned to its size"
+            )
+        # Two lanes that copy one element each may share a word; neither owns it, so both need a warp_sync.
+        shared.begin_write(warp, words, lanes, machine.epoch, single_halves=synchronous)
         nbytes = offsets.shape[1] * 2
         machine.counters.shared_written_bytes += nbytes * WARP
         if synchronous:
             shared.halves[offsets] = values
-            lanes = np.broadcast_to(np.arange(WARP)[:, None], offsets.shape)
-            # Two lanes may share a word; neither owns it, so both need a warp_sync before they read.
-            owner = np.where((offsets ^ 1) != offsets, -3, lanes)
-            shared.finish_write(warp, words, owner, machine.epoch)
+            shared.finish_write(warp, words, machine.epoch)
         else:
             shared.halves[offsets] = POISON
             warp.open_group.append((offsets, values))
@@ -146,8 +147,8 @@ class CpuTile:
 
         def load(offset: Any, stride: Any) -> Fragment:
             base = _lanes(offset)
-            for _ in range(count // width):
-                self.machine.count_shared(base, width, write=False)
+            for chunk in range(count // width):
+                self.machine.count_shared(base + chunk * int(stride), width, write=False)
             index = base + chunks * int(stride) + within
             return self.machine.shared.read(self.machine.warp, index, self.machine.epoch).reshape(count, WARP)
 
@@ -198,10 +199,9 @@ class CpuTile:
                 base = _lanes(offsets[which]) + constant
                 machine.count_shared(base, len(registers), write=True)
                 index = base + np.arange(len(registers))[:, None]
-                shared.begin_write(warp, index, machine.epoch)
+                shared.begin_write(warp, index, np.arange(WARP), machine.epoch)
                 shared.words[index] = fragment[list(registers)]
-                lanes = np.broadcast_to(np.arange(WARP), index.shape)
-                shared.finish_write(warp, index, lanes, machine.epoch)
+                shared.finish_write(warp, index, machine.epoch)
 
         return put
 

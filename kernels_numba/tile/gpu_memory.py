@@ -193,7 +193,9 @@ class GpuMemory:
                     parts = []
                     for step in range(2 * len(registers) // halves):
                         at = builder.add(offsets[which], ir.Constant(I64, constant + step * halves))
-                        inside = builder.icmp_signed("<", at, limit) if guarded else ir.Constant(ir.IntType(1), 1)
+                        inside = (
+                            builder.icmp_signed("<", at, limit) if guarded else ir.Constant(ir.IntType(1), 1)
+                        )
                         safe = builder.select(inside, builder.add(start, at), ir.Constant(I64, 0))
                         address = global_pointer(builder, pointer, safe, I16)
                         text = f"ld.global.{letters} {names}, [${per}];"

@@ -9,8 +9,9 @@ The machine checks what a GPU would leave undefined:
 * reading shared memory that nobody wrote, or that another warp wrote since the last barrier, or that another
   lane of the same warp wrote since the last ``warp_sync``, or whose asynchronous copy has not been waited
   for;
-* writing shared memory that another warp read or wrote since the last barrier;
-* touching a global buffer outside its bounds, or off its natural alignment.
+* writing shared memory that another warp read or wrote since the last barrier, or that another lane of the same
+  warp read or wrote since the last ``warp_sync``;
+* touching shared memory or a global buffer outside its bounds, or off the access's natural alignment.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import WARP
 
-NOBODY, MANY = -1, -2
+NOBODY, MANY, PAIR = -1, -2, -3
 POISON = np.int16(0x7FFF)  # a NaN in both half-precision formats
 
 
@@ -53,12 +54,17 @@ class Lanes(np.ndarray):
     __iadd__ = _rebind(np.add)
     __isub__ = _rebind(np.subtract)
     __imul__ = _rebind(np.multiply)
+    __ifloordiv__ = _rebind(np.floor_divide)
+    __imod__ = _rebind(np.remainder)
+    __ilshift__ = _rebind(np.left_shift)
+    __irshift__ = _rebind(np.right_shift)
     __ior__ = _rebind(np.bitwise_or)
     __iand__ = _rebind(np.bitwise_and)
     __ixor__ = _rebind(np.bitwise_xor)
 
 
 LANES = np.arange(WARP).view(Lanes)
+LANES.setflags(write=False)
 
 
 @dataclass
@@ -108,7 +114,9 @@ class Shared:
         self.written_at = np.full(words, NOBODY, np.int64)
         self.written_sync = np.full(words, NOBODY, np.int64)
         self.reader = np.full(words, NOBODY, np.int32)
+        self.reader_lane = np.full(words, NOBODY, np.int32)
         self.read_at = np.full(words, NOBODY, np.int64)
+        self.read_sync = np.full(words, NOBODY, np.int64)
 
     def _check_bounds(self, index: NDArray) -> None:
         if index.min() < 0 or index.max() >= self.words.size:
@@ -130,32 +138,52 @@ class Shared:
                 raise KernelError(
                     "a warp reads shared memory that another warp wrote, without a barrier between"
                 )
-            lanes = np.arange(WARP)
-            other = recent & (self.writer_lane[index] != lanes) & (self.written_sync[index] == warp.syncs)
+            other = recent & (self.writer_lane[index] != _INDICES) & (self.written_sync[index] == warp.syncs)
             if other.any():
                 raise KernelError(
                     "a lane reads shared memory that another lane wrote, without warp_sync between"
                 )
-        again = (self.read_at[index] == epoch) & (self.reader[index] != warp.index)
-        self.reader[index] = np.where(again, MANY, warp.index)
+        read_now, reader = self.read_at[index] == epoch, self.reader[index]
+        before = read_now & (reader == warp.index) & (self.read_sync[index] == warp.syncs)
+        several = before & (self.reader_lane[index] != _INDICES)
+        self.reader_lane[index] = _INDICES
+        several |= self.reader_lane[index] != _INDICES  # lanes of this very access
+        self.reader_lane[index[several]] = MANY
+        self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
         self.read_at[index] = epoch
+        self.read_sync[index] = warp.syncs
         return self.words[index]
 
-    def begin_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
-        """Check a write by ``warp`` to words ``index`` [..., 32], which are not readable before its end."""
+    def begin_write(
+        self, warp: Warp, index: NDArray, lanes: NDArray, epoch: int, *, single_halves: bool = False
+    ) -> None:
+        """Check a write by ``lanes`` of ``warp`` to words ``index``, which are not readable before its end.
+
+        ``single_halves``: the lanes write 16 bits each, so two of them may share a word.
+        """
         self._check_bounds(index)
-        raced = (self.read_at[index] == epoch) & (self.reader[index] != warp.index)
-        raced |= (self.written_at[index] == epoch) & (self.writer[index] != warp.index)
+        read_now, written_now = self.read_at[index] == epoch, self.written_at[index] == epoch
+        raced = (read_now & (self.reader[index] != warp.index)) | (
+            written_now & (self.writer[index] != warp.index)
+        )
         if raced.any():
             raise KernelError("a warp writes shared memory that another warp uses, without a barrier between")
+        raced = read_now & (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != lanes)
+        writer = self.writer_lane[index]
+        raced |= written_now & (self.written_sync[index] == warp.syncs) & (writer != lanes) & (writer != PAIR)
+        self.writer_lane[index] = PAIR if single_halves else lanes
+        if not single_halves:
+            raced |= self.writer_lane[index] != lanes  # lanes of this very access
+        if raced.any():
+            raise KernelError("a lane writes shared memory that another lane uses, without warp_sync between")
         self.writer[index] = warp.index
         self.written_at[index] = epoch
+        self.written_sync[index] = warp.syncs
         self.ready[index] = False
 
-    def finish_write(self, warp: Warp, index: NDArray, lanes: NDArray, epoch: int) -> None:
+    def finish_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
         """The words become readable: to the writing lane at once, to others after a synchronisation."""
         self.ready[index] = True
-        self.writer_lane[index] = lanes
         self.written_at[index] = epoch
         self.written_sync[index] = warp.syncs
 
@@ -163,6 +191,9 @@ class Shared:
     def halves(self) -> NDArray[np.int16]:
         """The same memory as 16-bit elements."""
         return self.words.view(np.int16)
+
+
+_INDICES = np.arange(WARP)
 
 
 @lru_cache(maxsize=4096)
@@ -195,6 +226,8 @@ class Machine:
 
     def count_shared(self, offsets: NDArray, width: int, *, write: bool) -> None:
         """One shared-memory instruction: word offsets [32], ``width`` words a lane."""
+        if (offsets % width).any():
+            raise KernelError(f"shared memory: an access of {width} words is not aligned to its size")
         nbytes = 4 * width * WARP
         if write:
             self.counters.shared_written_bytes += nbytes
