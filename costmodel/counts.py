@@ -4,16 +4,17 @@
 compared:
 
 * fp16/bf16 input is read once and the output written once; the filter's spectrum is read once per channel;
-* each stage is a complex product with the N_i x N_i DFT matrix: 8 P N_i real flops forward and as many
-  inverse, for the P points of one transform (which carries two real sequences when packing is "pair"). The
-  tensor core works on 16 x 16 tiles: a factor that is not a multiple of 16 is padded in rows and in the
-  contraction, which multiplies its work by (ceil16(N_i) / N_i)^2;
+* each stage multiplies by the N_i x N_i DFT matrix in cosine/sine form, [cosines; sines] of half the height
+  each, and adds and subtracts the mirrored outputs: 4 P N_i real flops forward and as many inverse, half of a
+  plain complex product, for the P points of one transform (which carries two real sequences when packing is
+  "pair"). The tensor core works on 16 x 16 tiles: a factor that is not a multiple of 16 is padded in rows and
+  in the contraction, which multiplies its work by (ceil16(N_i) / N_i)^2;
 * where axis 1 is partly zero (signal < n) or partly unwanted, its dead 16-row tiles are skipped;
 * twiddles and the filter are complex multiplies in half precision: 6 flops a point, 2(p-1)+1 times;
 * the last two stages chain in registers while their product is at most 1024 (each factor at most 32); every
   other boundary goes through shared memory (4 bytes a point written and read, forward and inverse) and
   costs a barrier;
-* DFT matrices of factors over 16 are read from shared memory once per 32 columns;
+* DFT matrices are read from shared memory once per 32 columns, twiddles once per direction;
 * a transform that does not fit in a block's shared memory makes one extra trip through device memory per
   outer stage and direction (4 bytes a point written and read), in a launch of its own.
 
@@ -34,6 +35,7 @@ from monarch import Plan
 
 ITEM_BYTES = {"fp16": 2, "bf16": 2}
 COMPLEX_HALF_BYTES = 4
+PRODUCT_FLOPS = 4  # per point and N_i, one direction
 GATED = ("gated", "causal-gated")
 VARIANTS = ("plain", "causal", "gated", "causal-gated")
 TILE = 16
@@ -166,26 +168,31 @@ def analytic(
     tiles = ceil(factors[0] / TILE)
     live = (plan.live_input_tiles() + plan.live_output_tiles()) / (2 * tiles)
     work = sum(padded_work(f) for f in factors[1:]) + padded_work(factors[0]) * live
-    mma = 2 * 8 * points * work
+    mma = 2 * PRODUCT_FLOPS * points * work
     multiplies = 2 * (order - 1) + 1
     half = 6 * points * multiplies
-    convert = 2 * points * 2 * order
+    mirrored = 2 * points * (2 * order + 1)  # additions of mirrored outputs, and the output's scale
     if plan.packing == "half":  # even and odd samples are told apart and joined again around the filter
         half += 20 * points
     if variant in GATED:
         half += plan.sequences_per_transform * (length + wanted)
 
     exchanges = _exchanges(inner)
-    matrices = sum(points * f / 8 * 2 for f in inner if f > TILE)
+    warps = min(16, max(1, inner_points // 512)) if inner_points > WARP_POINTS else 1
+    per_block = 1 if warps > 1 else 4
+    matrices = sum(4 * f * f * ceil(points / (32 * f)) for f in inner)
+    twiddles = 2 * COMPLEX_HALF_BYTES * points * max(0, len(inner) - 1)
     staged = 2 * COMPLEX_HALF_BYTES * points
-    shared = 2 * exchanges * 2 * COMPLEX_HALF_BYTES * points + matrices + staged
+    shared: float = 2 * exchanges * 2 * COMPLEX_HALF_BYTES * points + matrices + twiddles + staged
+    if warps == 1:  # each block of four warps copies its constants in
+        shared += (matrices + twiddles) / per_block
     if plan.packing == "half":
         shared += 2 * COMPLEX_HALF_BYTES * points
 
-    warps = min(16, max(1, inner_points // 512)) if inner_points > WARP_POINTS else 1
-    per_block = 1 if warps > 1 else 4
     block_bytes = COMPLEX_HALF_BYTES * inner_points * per_block * (2 if inner_points <= 8192 else 1)
-    block_bytes += sum(COMPLEX_HALF_BYTES * f * f for f in set(inner) if f > TILE)
+    block_bytes += sum(4 * f * f for f in inner) + (
+        2 * COMPLEX_HALF_BYTES * inner_points if warps == 1 else 0
+    )
     trips = 2 * outer * transforms * COMPLEX_HALF_BYTES * points
     parts = 2 if plan.packing == "complex" else 1  # numbers in one sample
     minimum = parts * bytes_minimum(length, wanted, batch, channels, dtype=dtype, variant=variant)
@@ -195,7 +202,7 @@ def analytic(
         device_write_bytes=written + trips,
         mma_flops=transforms * mma,
         half_flops=transforms * half,
-        fp32_flops=transforms * convert,
+        fp32_flops=transforms * mirrored,
         shared_bytes=transforms * shared,
         transforms=transforms,
         launches=2 * outer + 1,
