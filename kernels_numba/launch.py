@@ -43,7 +43,8 @@ def machine_code(family: Any, spec: Any, capability: tuple[int, int]) -> tuple[b
     from kernels_numba.tile import compile as tile_compile
 
     blocks = family.min_blocks(spec)
-    key = "|".join([_source_digest(), repr(spec), str(capability), str(blocks), tile_compile.toolchain()])
+    what = (family.__name__, repr(spec), str(capability), str(blocks))
+    key = "|".join([_source_digest(), *what, tile_compile.toolchain()])
 
     def build() -> tuple[bytes, str]:
         cubin = compile_spec(family, spec, capability)
