@@ -60,6 +60,7 @@ def totals(
     loads: Any,
     pregate: bool = False,
     postgate: bool = False,
+    scaled: bool = False,
     halves: int = 8,
 ) -> dict[str, Any]:
     """All counters of one launch, by name; ``loads`` is :func:`spectrum_loads`."""
@@ -79,7 +80,7 @@ def totals(
         "read_pregate": sequences if pregate else 0,
         "read_postgate": sequences if postgate else 0,
         "read_spectrum": 4 * n * loads,
-        "read_scales": 4 * loads,
+        "read_scales": 4 * loads if scaled else 0,
         "read_constants": 4 * words * blocks,
         "written_y": sequences,
         "shared_read_bytes": shared_read,
@@ -87,7 +88,7 @@ def totals(
         "shared_wavefronts": shared_read // 128,
         "bank_conflicts": 0,
         "mma_m16n8k16": items * products(n1, n2, rows_in),
-        "fp32_flops": items * (butterflies + 2 * kept),
+        "fp32_flops": items * (butterflies + (2 * kept if scaled else 0)),
         "half_flops": items * (18 * n + gates),
         "transposes": items * n // 32,
         "barriers": blocks,

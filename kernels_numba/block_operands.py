@@ -127,7 +127,7 @@ def outer_twiddles(n1: int, n2: int, n3: int, dtype: str) -> NDArray[np.int32]:
     m = at.row_out[:, None] * n3 + at.column_out[None, :]
     for k1 in at.k1:
         w = np.exp(2j * np.pi * ((k1 * m) % points) / points)
-        w = w * np.exp(-1j * np.pi * k1 / n1) / factor_scale(n2, 0.5, dtype)
+        w = w * np.exp(-1j * np.pi * k1 / n1) / (factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype))
         parts.append(layout.pack_complex(w, layout.c_index(n2 // 8, n3 // 8), dtype))
     words = np.concatenate(parts)
     words.setflags(write=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from types import ModuleType
 
 from kernels_numba import fused_block, fused_warp
-from kernels_numba.operands import factor_scale
 from monarch import Plan
 
 FACTORS = (16, 32)
@@ -38,8 +37,3 @@ def family_of(plan: Plan) -> ModuleType:
             f"'pair', so transform lengths {lengths}"
         )
     return family
-
-
-def output_scale(plan: Plan, dtype: str) -> float:
-    """What outputs must be multiplied by: the scale of the last factor, undone."""
-    return 1 / factor_scale(plan.factors[0], 0.5, dtype)

@@ -109,6 +109,7 @@ class FFTConv:
             raise ValueError(f"batch: at least one sequence is needed, got {batch}")
         self.spectrum = spectrum
         self.family = family_of(spectrum.plan)
+        self.scaled = spectrum.scaled
         self.shape = (batch, spectrum.channels, spectrum.length)
         self.pairs = -(-batch // 2)
         self.items = self.pairs * spectrum.channels
@@ -178,6 +179,7 @@ class FFTConv:
             guarded=length < plan.n or batch % 2 == 1,
             pregate=pregate,
             postgate=postgate,
+            scaled=self.scaled,
         )
 
     def grid(self, workers: int, blocks: int) -> tuple[int, int]:

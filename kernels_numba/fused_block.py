@@ -50,6 +50,8 @@ class Spec:
     guarded: bool = False
     pregate: bool = False
     postgate: bool = False
+    scaled: bool = False
+    """Outputs are multiplied by their channel's scale."""
     warps: int = 8
     ring: int = 2
     separate: bool = False
@@ -72,7 +74,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         shape = f"{self.n1}x{self.n2}x{self.n3}_in{self.rows_in}_out{self.rows_out}"
-        guard = "_guarded" if self.guarded else ""
+        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
@@ -123,6 +125,7 @@ def make_spec(
     guarded: bool | None = None,
     pregate: bool = False,
     postgate: bool = False,
+    scaled: bool = False,
     **choices: Any,
 ) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
@@ -138,7 +141,7 @@ def make_spec(
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    return Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, **choices)
+    return Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -150,7 +153,6 @@ def build(tile: Any, spec: Spec) -> Any:
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, separate, in_shared = spec.pregate, spec.postgate, spec.separate, spec.tables_shared
-    unguarded = not guarded
     t1, t2, j2, k3 = n1 // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
     groups1 = n1 // 8
@@ -180,13 +182,21 @@ def build(tile: Any, spec: Spec) -> Any:
     at_stage = at_second + spec.exchange_words
     es, eb, es2 = spec.row_words, spec.row_pair_words, 2 * spec.row_words
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
-    copies = spec.rows_in * STRIP // (32 * halves)
-    log_halves = halves.bit_length() - 1
+    copy_rows = tile.copy_pieces(_copy_pieces(spec), halves, guarded=guarded)
+    pre_at = 4 * sequence_words
 
-    lane, warp, block, divide = tile.lane, tile.warp, tile.block, tile.divide
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+    scaled, one = spec.scaled, tile.one
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
-    copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
+    copy_constants = tile.copy_words_async
     join, multiply_outer, multiply_inner = (
         tile.join,
         tile.multiply_complex(outer),
@@ -290,62 +300,76 @@ def build(tile: Any, spec: Spec) -> Any:
     def kernel(
         u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
     ):
-        lane_index = lane()
-        w = warp()
-        g = lane_index >> 2
-        t = lane_index & 3
-        c = 4 * lane_index
+        index = small(lane())
+        w = small(warp())
+        g = small(index >> 2)
+        t = small(index & 3)
+        c = small(4 * index)
         r = w
         while r < constant_rounds:
             copy_constants(r * 128 + c, words, r * 128 + c)
-            r += warps
+            r = small(r + warps)
         r = w
         while r < table_rounds:
             copy_constants(at_tables + r * 128 + c, tables, r * 128 + c)
-            r += warps
+            r = small(r + warps)
         commit()
         wait_all()
         barrier()
 
-        mine = at_stage + w * ring * stage_words
-        # A lane's two columns words of a row: chunk 2 (g & 1) + (g >> 2), moved by one in every second pair of rows.
-        read_at = mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1)
-        first_put = at_exchange + g * es + 8 * t
-        first_get = at_exchange + t * eb + 4 * g
-        second_get = at_second + t * es2 + 4 * g
-        odd = t & 1
-        plus = 4 * odd + 2 * (t >> 1)
-        minus = 4 * (1 - odd) + 2 - 2 * (t >> 1)
+        mine = small(at_stage + w * ring * stage_words)
+        ring_end = small(ring * stage_words)
+        # A lane's two words of a row: chunk 2 (g & 1) + (g >> 2), moved by one in every second pair of rows.
+        read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
+        first_put = small(at_exchange + g * es + 8 * t)
+        first_get = small(at_exchange + t * eb + 4 * g)
+        second_get = small(at_second + t * es2 + 4 * g)
+        odd = small(t & 1)
+        plus = small(at_second + 4 * odd + 2 * (t >> 1))
+        minus = small(at_second + 4 * (1 - odd) + 2 - 2 * (t >> 1))
         if n3 == 16:
-            up = (g >> 1) * STRIP_WORDS + 16 * (g & 1)
-            down = ((7 - g) >> 1) * STRIP_WORDS + 16 * ((7 - g) & 1)
+            up = small((g >> 1) * STRIP_WORDS + 16 * (g & 1))
+            down = small(((7 - g) >> 1) * STRIP_WORDS + 16 * ((7 - g) & 1))
         else:
-            up = g * STRIP_WORDS
-            down = (7 - g) * STRIP_WORDS
-        out_up = g * q + 8 * t
-        out_down = 8 * t - g * q
+            up = small(g * STRIP_WORDS)
+            down = small((7 - g) * STRIP_WORDS)
+        out_up = small(g * q + 8 * t)
+        out_down = small(8 * t - g * q)
+        # Where this lane's copies of a strip come from and go to; see `_copy_pieces`.
+        copy_row = small((index * halves) >> 5)
+        copy_column = small((index * halves) & 31)
+        copy_from = small(copy_row * q + (copy_column >> 4) * n3 + (copy_column & 15))
+        copy_chunk = small((copy_column >> 3) ^ ((copy_row & 3) >> 1))
+        copy_to = small(32 * copy_row + (copy_chunk << 3) + (copy_column & 7))
+        copy_to_swapped = small(32 * copy_row + ((copy_chunk ^ 1) << 3) + (copy_column & 7))
 
-        first = block() * per_block
-        last = min(first + per_block, items)
-        # Copies run `ring` strips ahead: turn i of all strips of all items of this warp.
-        turns = (last - first) * my_strips
-        h = divide(first, pairs)
-        p = first - h * pairs
+        first = small(block() * per_block)
+        last = small(min(first + per_block, items))
+        my_strip = small(w * my_strips)
+        end_strip = small(my_strip + my_strips)
+        h = small(divide(first, pairs))
+        p = small(first - h * pairs)
+        other_sequence = int64(channels) * length
+        # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
+        turns = small((last - first) * my_strips)
+        turn = small(0 - ring)
+        slot_at = small(0)
         copy_h = h
         copy_p = p
-        copy_strip = w * my_strips
-        turn = 0 - ring
+        copy_strip = my_strip
+        copy_base = (2 * int64(p) * channels + h) * length
+        base = copy_base
+        k_at = int64(h) * n + c
         item = first
-        s = load_scale(scales, h)
+        s = load_scale(scales, h) if scaled else one
         while item < last:
-            strip = w * my_strips
-            end = strip + my_strips
-            while strip < end:
-                # ---- A: the copies of a later strip, and the work on this one
+            # ---- A: contract n1 for this warp's strips
+            strip = my_strip
+            while strip < end_strip:
                 if turn >= 0:
                     wait_strip()
                     warp_sync()
-                    at = read_at + (turn % ring) * stage_words
+                    at = small(read_at + slot_at)
                     u1 = load_rows(at, 64)
                     u2 = load_rows(at + sequence_words, 64)
                     if gated_in:
@@ -356,32 +380,25 @@ def build(tile: Any, spec: Spec) -> Any:
                         x = join(to_b(u1), to_b(u2))
                     warp_sync()
                 if turn + ring < turns:
-                    buffer = mine + ((turn + ring) % ring) * stage_words
-                    n2_at = 2 * (copy_strip >> log_per_row)
-                    n3_at = 16 * (copy_strip & (per_row - 1))
+                    shift = small((copy_strip >> log_per_row) * (2 * n3) + 16 * (copy_strip & (per_row - 1)))
+                    into = small(2 * (mine + slot_at))
                     for i in range(2):
-                        base = ((2 * copy_p + i) * channels + copy_h) * length
-                        for k in range(copies):
-                            e = (
-                                k * 32 + lane_index
-                            ) << log_halves  # element of the strip: row n1, n2 bit, n3
-                            row = e >> 5
-                            col = e & 31
-                            m = (n2_at + (col >> 4)) * n3 + n3_at + (col & 15)
-                            index = row * q + m
-                            to = buffer + i * sequence_words + row * 16
-                            to = 2 * (to + (((col >> 3) ^ ((row >> 1) & 1)) << 2)) + (col & 7)
-                            valid = ((2 * copy_p + i < batch) & (index < length)) | unguarded
-                            copy(to, u, base + index, valid)
-                            if gated_in:
-                                copy(to + 4 * sequence_words, pre, base + index, valid)
-                    copy_strip += 1
-                    if copy_strip == w * my_strips + my_strips:
-                        copy_strip = w * my_strips
-                        copy_p += 1
+                        end = small(length * (2 * copy_p + i < batch))
+                        source = copy_base + i * other_sequence
+                        e = small(copy_from + shift)
+                        to0 = small(into + i * (2 * sequence_words) + copy_to)
+                        to1 = small(into + i * (2 * sequence_words) + copy_to_swapped)
+                        copy_rows(u, source, end, e, to0, to1)
+                        if gated_in:
+                            copy_rows(pre, source, end, e, to0 + pre_at, to1 + pre_at)
+                    copy_strip = small(copy_strip + 1)
+                    if copy_strip == end_strip:
+                        copy_strip = my_strip
+                        copy_p = small(copy_p + 1)
                         if copy_p == pairs:
-                            copy_p = 0
-                            copy_h += 1
+                            copy_p = small(0)
+                            copy_h = small(copy_h + 1)
+                        copy_base = (2 * int64(copy_p) * channels + copy_h) * length
                 commit()
                 if turn >= 0:
                     z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
@@ -389,18 +406,22 @@ def build(tile: Any, spec: Spec) -> Any:
                         z1 = multiply_outer(z, load_table_shared(at_tables + strip * (32 * n1) + c, 128))
                     else:
                         z1 = multiply_outer(z, load_table(tables, strip * (32 * n1) + c, 128))
-                    to = first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1))
+                    to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
                     put_first(to, to, to, to, z1)
-                    strip += 1
-                turn += 1
+                    strip = small(strip + 1)
+                turn = small(turn + 1)
+                slot_at = small(slot_at + stage_words)
+                if slot_at == ring_end:
+                    slot_at = small(0)
             barrier()
             # ---- B: the inner convolution of two k1 at a time
-            pair = w * my_pairs
-            while pair < w * my_pairs + my_pairs:
-                slot = 2 * pair
-                at = first_get + slot * es
+            pair = small(w * my_pairs)
+            pair_end = small(pair + my_pairs)
+            while pair < pair_end:
+                at = small(first_get + pair * es2)
+                from_table = small(pair * (2 * q) + c)
                 x0 = get_first(at, at, at, at)
-                k0 = load_inner(spectrum, h * n + slot * q + c, 128)
+                k0 = load_inner(spectrum, k_at + pair * (2 * q), 128)
                 z0 = multiply_inner(
                     pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
                 )
@@ -411,13 +432,12 @@ def build(tile: Any, spec: Spec) -> Any:
                 )
                 z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
                 if in_shared:
-                    even = multiply_inner(z3, load_inner_shared(at_tables + n + slot * q + c, 128))
+                    even = multiply_inner(z3, load_inner_shared(at_tables + n + from_table, 128))
                 else:
-                    even = multiply_inner(z3, load_inner(tables, n + slot * q + c, 128))
-                at += es
-                slot += 1
+                    even = multiply_inner(z3, load_inner(tables, n + from_table, 128))
+                at = small(at + es)
                 x1 = get_first(at, at, at, at)
-                k1 = load_inner(spectrum, h * n + slot * q + c, 128)
+                k1 = load_inner(spectrum, k_at + pair * (2 * q) + q, 128)
                 y0 = multiply_inner(
                     pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
                 )
@@ -428,53 +448,64 @@ def build(tile: Any, spec: Spec) -> Any:
                 )
                 y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
                 if in_shared:
-                    uneven = multiply_inner(y3, load_inner_shared(at_tables + n + slot * q + c, 128))
+                    uneven = multiply_inner(y3, load_inner_shared(at_tables + n + q + from_table, 128))
                 else:
-                    uneven = multiply_inner(y3, load_inner(tables, n + slot * q + c, 128))
+                    uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
                 both = join(even, uneven)
-                to = at_second + pair * es2
+                row_at = small(pair * es2)
+                up_at = small(row_at + up)
+                down_at = small(row_at + down)
                 warp_sync()
                 put_second(
-                    to + up + plus,
-                    to + up + minus,
-                    to + down + plus,
-                    to + down + minus,
-                    join(low(both), high(both)),
+                    up_at + plus, up_at + minus, down_at + plus, down_at + minus, join(low(both), high(both))
                 )
-                pair += 1
+                pair = small(pair + 1)
             barrier()
             # ---- C: back to samples
-            base = (2 * p * channels + h) * length
-            other = base + channels * length
-            limit = length * (2 * p + 1 < batch)
-            strip = w * my_strips
-            while strip < end:
-                o = strip * 32
+            other = base + other_sequence
+            limit = small(length * (2 * p + 1 < batch))
+            strip = my_strip
+            while strip < end_strip:
+                o = small(strip * 32)
+                o_up = small(out_up + o)
+                o_down = small(out_down + o)
                 if gated_out:
-                    gate1 = gather_gate(post, base, length, out_up + o, out_down + o, o, o)
-                    gate2 = gather_gate(post, other, limit, out_up + o, out_down + o, o, o)
-                at = second_get + strip * STRIP_WORDS
+                    gate1 = gather_gate(post, base, length, o_up, o_down, o, o)
+                    gate2 = gather_gate(post, other, limit, o_up, o_down, o, o)
+                at = small(second_get + strip * STRIP_WORDS)
                 x2 = get_second(at, at, at, at)
-                z4 = pack_out(scale(stage1i(load_f1i(at_f1i + c, 128), x2), s))
+                y4 = stage1i(load_f1i(at_f1i + c, 128), x2)
+                z4 = pack_out(scale(y4, s)) if scaled else pack_out(y4)
                 if gated_out:
                     z5 = gate_out(z4, join(gate1, gate2))
-                    store_real(y, base, length, out_up + o, out_down + o, o, o, z5)
-                    store_imaginary(y, other, limit, out_up + o, out_down + o, o, o, z5)
+                    store_real(y, base, length, o_up, o_down, o, o, z5)
+                    store_imaginary(y, other, limit, o_up, o_down, o, o, z5)
                 else:
-                    store_real(y, base, length, out_up + o, out_down + o, o, o, z4)
-                    store_imaginary(y, other, limit, out_up + o, out_down + o, o, o, z4)
-                strip += 1
+                    store_real(y, base, length, o_up, o_down, o, o, z4)
+                    store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
+                strip = small(strip + 1)
             if not separate:
                 barrier()
-            p += 1
+            p = small(p + 1)
             if p == pairs:
-                p = 0
-                h += 1
-                if item + 1 < last:
+                p = small(0)
+                h = small(h + 1)
+                k_at += n
+                if scaled and item + 1 < last:
                     s = load_scale(scales, h)
-            item += 1
+            base = (2 * int64(p) * channels + h) * length
+            item = small(item + 1)
 
     return kernel
+
+
+def _copy_pieces(spec: Spec) -> Any:
+    """A warp's copies of one strip of one sequence: each brings ``halves`` rows of 32 columns.
+
+    Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.
+    """
+    rows = [spec.halves * i for i in range(spec.rows_in // spec.halves)]
+    return tuple(((row >> 1) & 1, 32 * row, row * spec.q) for row in rows)
 
 
 def _second_exchange_pieces(spec: Spec) -> Any:

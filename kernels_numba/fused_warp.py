@@ -56,6 +56,8 @@ class Spec:
     guarded: bool = False
     pregate: bool = False
     postgate: bool = False
+    scaled: bool = False
+    """Outputs are multiplied by their channel's scale."""
     warps: int = 4
 
     @property
@@ -68,7 +70,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
-        guard = "_guarded" if self.guarded else ""
+        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
@@ -106,6 +108,7 @@ def make_spec(
     guarded: bool | None = None,
     pregate: bool = False,
     postgate: bool = False,
+    scaled: bool = False,
     warps: int = 4,
 ) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
@@ -120,7 +123,7 @@ def make_spec(
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    return Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, warps)
+    return Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, warps)
 
 
 def constant_words(spec: Spec) -> int:
@@ -153,6 +156,7 @@ def build(tile: Any, spec: Spec) -> Any:
     log_columns = n2.bit_length() - 1
     column_mask = n2 - 1
     row_words = n2 // 2
+    row_step = 4 * row_words
     # 16-byte chunks of a row change places in every second pair of rows, so that four rows read together by a
     # half-warp fall on different banks.
     swizzle = 2 if n2 == 32 else 0
@@ -168,11 +172,20 @@ def build(tile: Any, spec: Spec) -> Any:
     total = constant_words(spec)
     constant_rounds = total // 128
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
-    copies = spec.rows_in * n2 // (32 * halves)
+    copy_rows = tile.copy_pieces(_copy_pieces(spec, swizzle), halves, guarded=guarded)
+    pre_at = 4 * spec.sequence_words
     gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
     n, unguarded = spec.n, not guarded
 
-    lane, warp, block, divide = tile.lane, tile.warp, tile.block, tile.divide
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+    scaled, one = spec.scaled, tile.one
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     wait_all, wait_gate, wait_input = tile.wait(0), tile.wait(1), tile.wait(2 if gated_out else 1)
     copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
@@ -229,88 +242,97 @@ def build(tile: Any, spec: Spec) -> Any:
     )
 
     def kernel(u, pre, post, spectrum, scales, words, y, items, per_warp, pairs, batch, channels, length):
-        l = lane()  # noqa: E741
-        w = warp()
-        g = l >> 2
-        t = l & 3
+        index = small(lane())
+        w = small(warp())
+        g = small(index >> 2)
+        t = small(index & 3)
+        c = small(4 * index)
         r = w
         while r < constant_rounds:
-            copy_constants(r * 128 + l * 4, words, r * 128 + l * 4)
-            r += warps
+            copy_constants(r * 128 + c, words, r * 128 + c)
+            r = small(r + warps)
         commit()
         wait_all()
         barrier()
 
-        mine = total + w * warp_words
-        gate = mine + 2 * stage_words
-        c = 4 * l
+        mine = small(total + w * warp_words)
+        gate = small(mine + 2 * stage_words)
         # Lane offsets: where this lane reads its rows, and where its four kinds of output pieces lie.
-        column = g * chunk
-        read_at = mine + t * row_words + (((column >> 2) ^ (t & swizzle)) << 2) + (column & 3)
-        left = 2 * chunk * t
-        right = n2 - 2 * chunk - left
-        up = g * n2
-        down = 0 - up
-        swap_up = (g & gate_mask) >> gate_shift
-        swap_down = ((7 - g) & gate_mask) >> gate_shift
-        left_up = gate + (up >> 1) + (((left >> 3) ^ swap_up) << 2) + ((left & 7) >> 1)
-        right_up = gate + (up >> 1) + (((right >> 3) ^ swap_up) << 2) + ((right & 7) >> 1)
-        left_down = gate - (up >> 1) + (((left >> 3) ^ swap_down) << 2) + ((left & 7) >> 1)
-        right_down = gate - (up >> 1) + (((right >> 3) ^ swap_down) << 2) + ((right & 7) >> 1)
+        column = small(g * chunk)
+        read_at = small(mine + t * row_words + (((column >> 2) ^ (t & swizzle)) << 2) + (column & 3))
+        left = small(2 * chunk * t)
+        right = small(n2 - 2 * chunk - left)
+        up = small(g * n2)
+        swap_up = small((g & gate_mask) >> gate_shift)
+        swap_down = small(((7 - g) & gate_mask) >> gate_shift)
+        left_up = small(gate + (up >> 1) + (((left >> 3) ^ swap_up) << 2) + ((left & 7) >> 1))
+        right_up = small(gate + (up >> 1) + (((right >> 3) ^ swap_up) << 2) + ((right & 7) >> 1))
+        left_down = small(gate - (up >> 1) + (((left >> 3) ^ swap_down) << 2) + ((left & 7) >> 1))
+        right_down = small(gate - (up >> 1) + (((right >> 3) ^ swap_down) << 2) + ((right & 7) >> 1))
 
-        first = (block() * warps + w) * per_warp
-        last = min(first + per_warp, items)
+        # Where this lane's copies come from and go to; see `_copy_pieces`.
+        copy_from = small(index * halves)
+        copy_column = small(copy_from & column_mask)
+        copy_row = small(copy_from >> log_columns)
+        copy_chunk = small((copy_column >> 3) ^ (copy_row & swizzle))
+        copy_to = small(2 * (copy_row * row_words + (copy_chunk << 2)) + (copy_column & 7))
+        copy_to_swapped = small(
+            2 * (copy_row * row_words + ((copy_chunk ^ swizzle) << 2)) + (copy_column & 7)
+        )
+
+        first = small((block() * warps + w) * per_warp)
+        last = small(min(first + per_warp, items))
         if first < last:
-            h = divide(first, pairs)
-            p = first - h * pairs
+            h = small(divide(first, pairs))
+            p = small(first - h * pairs)
             next_h = h
             next_p = p
-            k = load_spectrum(spectrum, h * n + c, 128)
-            s = load_scale(scales, h)
+            k = load_spectrum(spectrum, int64(h) * n + c, 128)
+            s = load_scale(scales, h) if scaled else one
             # Copies run one turn ahead of the work: turn first - 1 only starts those of the first pair.
-            item = first - 1
+            item = small(first - 1)
+            other_sequence = int64(channels) * length
             while item < last:
+                base = (2 * int64(p) * channels + h) * length
+                second = small(2 * p + 1 < batch)
                 if gated_out:
                     if item >= first:
                         for q in range(2):
-                            base = ((2 * p + q) * channels + h) * length
+                            end = small(length * (second if q else 1))
                             for i in range(gate_copies):
-                                e = (i * 32 + l) * halves
-                                row = e >> log_columns
-                                col = e & column_mask
-                                to = (
-                                    gate
-                                    + q * gate_words
-                                    + row * row_words
-                                    + (((col >> 3) ^ ((row & gate_mask) >> gate_shift)) << 2)
+                                e = small((i * 32 + index) * halves)
+                                row = small(e >> log_columns)
+                                col = small(e & column_mask)
+                                to = small(gate + q * gate_words + row * row_words)
+                                to = small(to + (((col >> 3) ^ ((row & gate_mask) >> gate_shift)) << 2))
+                                copy(
+                                    2 * to + (col & 7),
+                                    post,
+                                    base + q * other_sequence + e,
+                                    (e < end) | unguarded,
                                 )
-                                valid = ((2 * p + q < batch) & (e < length)) | unguarded
-                                copy(2 * to + (col & 7), post, base + e, valid)
                     commit()
                 if item + 1 < last:
-                    buffer = mine + ((item + 1) & 1) * stage_words
+                    buffer = small(2 * (mine + ((item + 1) & 1) * stage_words))
+                    next_base = (2 * int64(next_p) * channels + next_h) * length
                     for q in range(2):
-                        base = ((2 * next_p + q) * channels + next_h) * length
-                        for i in range(copies):
-                            e = (i * 32 + l) * halves
-                            row = e >> log_columns
-                            col = e & column_mask
-                            to = buffer + q * sequence_words + row * row_words
-                            to = 2 * (to + (((col >> 3) ^ (row & swizzle)) << 2)) + (col & 7)
-                            valid = ((2 * next_p + q < batch) & (e < length)) | unguarded
-                            copy(to, u, base + e, valid)
-                            if gated_in:
-                                copy(to + 4 * sequence_words, pre, base + e, valid)
+                        end = small(length * (2 * next_p + q < batch))
+                        source = next_base + q * other_sequence
+                        to0 = small(buffer + q * (2 * sequence_words) + copy_to)
+                        to1 = small(buffer + q * (2 * sequence_words) + copy_to_swapped)
+                        copy_rows(u, source, end, copy_from, to0, to1)
+                        if gated_in:
+                            copy_rows(pre, source, end, copy_from, to0 + pre_at, to1 + pre_at)
                 commit()
                 if item >= first:
                     wait_input()
                     warp_sync()
-                    at = read_at + (item & 1) * stage_words
-                    u1 = load_rows(at, 4 * row_words)
-                    u2 = load_rows(at + sequence_words, 4 * row_words)
+                    at = small(read_at + (item & 1) * stage_words)
+                    u1 = load_rows(at, row_step)
+                    u2 = load_rows(at + sequence_words, row_step)
                     if gated_in:
-                        v1 = gate_in(u1, load_rows(at + 2 * sequence_words, 4 * row_words))
-                        v2 = gate_in(u2, load_rows(at + 3 * sequence_words, 4 * row_words))
+                        v1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
+                        v2 = gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
                         x = join(to_b(v1), to_b(v2))
                     else:
                         x = join(to_b(u1), to_b(u2))
@@ -319,32 +341,45 @@ def build(tile: Any, spec: Spec) -> Any:
                     z3 = multiply(
                         pack(stage3(to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128)
                     )
-                    z4 = pack_out(scale(stage4(load_f4(at_f4 + c, 128), transpose(z3)), s))
-                    base = (2 * p * channels + h) * length
-                    other = base + channels * length
-                    limit = length * (2 * p + 1 < batch)
+                    y4 = stage4(load_f4(at_f4 + c, 128), transpose(z3))
+                    z4 = pack_out(scale(y4, s)) if scaled else pack_out(y4)
+                    other = base + other_sequence
+                    limit = small(length * second)
                     if gated_out:
                         wait_gate()
                         warp_sync()
                         z5 = gate_out(z4, load_gate(left_up, right_up, left_down, right_down))
-                        store_real(y, base, length, up + left, up + right, down + left, down + right, z5)
-                        store_imaginary(y, other, limit, up + left, up + right, down + left, down + right, z5)
+                        store_real(y, base, length, up + left, up + right, left - up, right - up, z5)
+                        store_imaginary(y, other, limit, up + left, up + right, left - up, right - up, z5)
                     else:
-                        store_real(y, base, length, up + left, up + right, down + left, down + right, z4)
-                        store_imaginary(y, other, limit, up + left, up + right, down + left, down + right, z4)
+                        store_real(y, base, length, up + left, up + right, left - up, right - up, z4)
+                        store_imaginary(y, other, limit, up + left, up + right, left - up, right - up, z4)
                     warp_sync()
                 h = next_h
                 p = next_p
                 if item >= first and p == 0 and item + 1 < last:
-                    k = load_spectrum(spectrum, h * n + c, 128)
-                    s = load_scale(scales, h)
-                next_p += 1
+                    k = load_spectrum(spectrum, int64(h) * n + c, 128)
+                    if scaled:
+                        s = load_scale(scales, h)
+                next_p = small(next_p + 1)
                 if next_p == pairs:
-                    next_p = 0
-                    next_h += 1
-                item += 1
+                    next_p = small(0)
+                    next_h = small(next_h + 1)
+                item = small(item + 1)
 
     return kernel
+
+
+def _copy_pieces(spec: Spec, swizzle: int) -> Any:
+    """A warp's copies of one sequence: each brings 32 times ``halves`` elements, so some rows.
+
+    Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.
+    """
+    step = 32 * spec.halves
+    count = spec.rows_in * spec.n2 // step
+    return tuple(
+        (int(swizzle and (i * step // spec.n2) & swizzle) // 2, i * step, i * step) for i in range(count)
+    )
 
 
 def _output_pieces(spec: Spec, first_register: int, row_stride: int) -> Any:

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.arrays import adapter_of
-from kernels_numba.families import DEFAULT_FACTORS, family_of, output_scale
+from kernels_numba.families import DEFAULT_FACTORS, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
 SUPPORTED_LENGTHS = tuple(sorted(DEFAULT_FACTORS))
+ORDINARY = (2.0**-6, 2.0**4)
+"""Largest magnitudes of a spectrum that half precision holds as they are; others are scaled by a power of two."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Spectrum:
     scales: NDArray[np.float32] = field(repr=False)
     """[H]"""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
+        return bool((self.scales != 1).any())
 
     @property
     def channels(self) -> int:
@@ -92,9 +99,10 @@ def prepare_filter(
     bins = np.fft.fft(circle, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         peak = np.abs(bins).max(axis=1)
-        scale = np.where(np.isfinite(peak) & (peak > 0), 2.0 ** np.ceil(np.log2(peak)), 1.0)
+        ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
+        scale = np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(peak)))
         words = family_of(plan).spectrum_words(bins / scale[:, None], plan, dtype)
-    scales = (scale * output_scale(plan, dtype)).astype(np.float32)
+    scales = scale.astype(np.float32)
     return Spectrum(plan, mode, length, taps.shape[1], dtype, words, scales)
 
 

@@ -60,7 +60,11 @@ def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
     w = np.exp(-2j * np.pi * (np.outer(at.k1, at.column_in) % n) / n)
     forward = w * np.exp(1j * np.pi * at.column_in / n2)[None, :] / factor_scale(n1, 0.0, dtype)
     w = np.exp(2j * np.pi * (np.outer(at.k1, at.column_out) % n) / n)
-    inverse = w * np.exp(-1j * np.pi * at.k1 / n1)[:, None] / factor_scale(n2, 0.5, dtype)
+    inverse = (
+        w
+        * np.exp(-1j * np.pi * at.k1 / n1)[:, None]
+        / (factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype))
+    )
     first = factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
     parts = [
         layout.pack_operand(first, layout.a_index(n1 // 16, rows_in // 16), dtype),

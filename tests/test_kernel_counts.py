@@ -32,10 +32,15 @@ def flat(counters: object) -> dict[str, int]:
     part=st.floats(0.01, 1.0),
     gates=st.tuples(st.booleans(), st.booleans()),
     blocks=st.integers(1, 3),
+    size=st.sampled_from([1.0, 1e4]),
 )
-@example(factors=(16, 16), dtype="fp16", batch=2, channels=1, part=0.4, gates=(False, True), blocks=1)
-@example(factors=(32, 32), dtype="fp16", batch=5, channels=3, part=1.0, gates=(True, True), blocks=2)
-def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates, blocks):
+@example(
+    factors=(16, 16), dtype="fp16", batch=2, channels=1, part=0.4, gates=(False, True), blocks=1, size=1.0
+)
+@example(
+    factors=(32, 32), dtype="fp16", batch=5, channels=3, part=1.0, gates=(True, True), blocks=2, size=1e4
+)
+def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates, blocks, size):
     """Every counter, for any plan, batch, length, alignment and grid."""
     plan = Plan(factors[0] * factors[1], factors)
     length = max(1, int(part * plan.n))
@@ -43,7 +48,11 @@ def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates,
     taps = plan.n + 1 - length if mode == "causal" else length
     rng = np.random.default_rng(0)
     spectrum = prepare_filter(
-        rng.standard_normal((channels, taps)), length=length, mode=mode, dtype=dtype, plan=plan
+        size * rng.standard_normal((channels, taps)) / taps**0.5,
+        length=length,
+        mode=mode,
+        dtype=dtype,
+        plan=plan,
     )
     convolve = FFTConv(spectrum, batch=batch)
 
@@ -69,6 +78,7 @@ def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates,
         pregate=gates[0],
         postgate=gates[1],
         halves=spec.halves,
+        scaled=spectrum.scaled,
     )
     counted = flat(counters)
     assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps

@@ -25,6 +25,7 @@ made outside the kernel                            called inside
                                                    shared memory
 ``copy_async(halves)``                             ``copy(to_half, source, at, valid)``, zeros where not
                                                    valid; 8, 4, 2 or 1 elements a lane
+``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, to1)``
 ``copy_words_async``                               ``copy(to_word, source, at)``, four words a lane
 ``commit``, ``wait(pending)``                      ``commit()`` closes a group of copies, ``wait()``
                                                    until at most ``pending`` groups are under way

@@ -78,6 +78,13 @@ def compile_kernel(
     return Cubin(bytes(cubin.code), library._entry_name, capability)
 
 
+def known_capabilities() -> list[tuple[int, int]]:
+    """Compute capabilities that the installed CUDA toolkit can compile for."""
+    from numba.cuda.cudadrv import nvrtc
+
+    return [(major, minor) for major, minor in nvrtc.get_supported_ccs()]
+
+
 def toolchain() -> str:
     """Versions that decide what the machine code looks like."""
     names = ("numba-cuda", "numba", "llvmlite", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink")

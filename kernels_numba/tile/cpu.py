@@ -48,6 +48,14 @@ class CpuTile:
     """The vocabulary for one half-precision type, bound to a machine."""
 
     name = "cpu"
+    one = np.float32(1)
+
+    @staticmethod
+    def small(value: Any) -> Any:
+        """An index known to fit 32 bits, which a GPU then computes in 32 bits."""
+        return value
+
+    int64 = small
 
     def __init__(self, machine: Machine, dtype: str) -> None:
         self.machine = machine
@@ -112,6 +120,18 @@ class CpuTile:
             self._copy(to[:, None] + np.arange(halves), values, synchronous=halves == 1)
 
         return copy
+
+    def copy_pieces(self, pieces: Any, halves: int, *, guarded: bool) -> Callable:
+        """Several asynchronous copies; piece (which, shared constant, global constant)."""
+        copy = self.copy_async(halves)
+
+        def copies(source: Buffer, base: Any, limit: Any, index: Any, *places: Any) -> None:
+            for which, shared_constant, global_constant in pieces:
+                at = _lanes(index) + global_constant
+                valid = (at < limit) if guarded else True
+                copy(_lanes(places[which]) + shared_constant, source, base + at, valid)
+
+        return copies
 
     def copy_words_async(self, to: Any, source: Buffer, offset: Any) -> None:
         """Copy four words a lane from a word buffer to shared memory."""

@@ -90,6 +90,9 @@ class GpuTile(GpuMemory):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
     name = "gpu"
+    small = types.int32
+    int64 = types.int64
+    one = 1.0
     lane = staticmethod(lane)
     warp = staticmethod(warp)
     divide = staticmethod(divide)

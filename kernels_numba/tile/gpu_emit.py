@@ -46,22 +46,50 @@ def pack_tuple(context: Any, builder: Any, kind: Any, values: list) -> Any:
     return context.make_tuple(builder, kind, values)
 
 
-def shared_pointer(builder: Any, word_offset: Any, pointee: Any) -> Any:
-    """Pointer into the block's dynamic shared memory, in its own address space (LDS/STS, never generic)."""
+def shared_address(builder: Any, word_offset: Any) -> Any:
+    """The 32-bit address, in the block's dynamic shared memory, of a word offset (a 64-bit value)."""
+    return builder.add(
+        _shared_base(builder), builder.shl(builder.trunc(word_offset, I32), ir.Constant(I32, 2))
+    )
+
+
+def shared_address_of_half(builder: Any, half_offset: Any) -> Any:
+    """As :func:`shared_address`, from an offset in half elements."""
+    return builder.add(
+        _shared_base(builder), builder.shl(builder.trunc(half_offset, I32), ir.Constant(I32, 1))
+    )
+
+
+def _shared_base(builder: Any) -> Any:
     module = builder.module
     symbol = module.globals.get(SHARED_SYMBOL)
     if symbol is None:
         symbol = cgutils.add_global_variable(module, ir.ArrayType(I32, 0), SHARED_SYMBOL, SHARED_SPACE)
         symbol.linkage = "external"
         symbol.align = 16
-    base = builder.bitcast(symbol, ir.PointerType(I32, SHARED_SPACE))
-    pointer = builder.gep(base, [builder.trunc(word_offset, I32)])
-    return builder.bitcast(pointer, ir.PointerType(pointee, SHARED_SPACE))
+    return builder.ptrtoint(symbol, I32)
 
 
-def shared_address(builder: Any, word_offset: Any) -> Any:
-    """The 32-bit address that shared-memory PTX instructions take."""
-    return builder.ptrtoint(shared_pointer(builder, word_offset, I32), I32)
+def registers(first: int, count: int) -> str:
+    """``{$first, ...}`` for PTX; without braces for one register."""
+    names = ", ".join(f"${first + i}" for i in range(count))
+    return "{" + names + "}" if count > 1 else names
+
+
+def load_shared_words(builder: Any, address: Any, byte_offset: int, width: int) -> list:
+    """``width`` words at a 32-bit address plus a constant, which the instruction itself adds."""
+    vector = f".v{width}" if width > 1 else ""
+    kind = ir.LiteralStructType([I32] * width) if width > 1 else I32
+    text = f"ld.shared{vector}.b32 {registers(0, width)}, [${width}+{byte_offset}];"
+    value = asm(builder, kind, [address], text, ",".join(["=r"] * width) + ",r,~{memory}", effect=True)
+    return unpack(builder, value, width) if width > 1 else [value]
+
+
+def store_shared_words(builder: Any, address: Any, byte_offset: int, words: list) -> None:
+    """Words at a 32-bit address plus a constant."""
+    vector = f".v{len(words)}" if len(words) > 1 else ""
+    text = f"st.shared{vector}.b32 [$0+{byte_offset}], {registers(1, len(words))};"
+    asm(builder, VOID, [address, *words], text, "r" + ",r" * len(words) + ",~{memory}", effect=True)
 
 
 def global_pointer(builder: Any, pointer: Any, offset: Any, pointee: Any) -> Any:
@@ -97,13 +125,3 @@ def statement(text: str, *, convergent: bool = False) -> Any:
         return types.void(), codegen
 
     return run
-
-
-def load_chunk(builder: Any, locate: Any, place: tuple, width: int) -> list:
-    """One aligned load of ``width`` words."""
-    chunk = ir.VectorType(I32, width) if width > 1 else I32
-    value = builder.load(locate(builder, *place, chunk))
-    value.align = 4 * width
-    if width == 1:
-        return [value]
-    return [builder.extract_element(value, ir.Constant(I32, w)) for w in range(width)]

@@ -17,15 +17,19 @@ from kernels_numba.tile.gpu_emit import (
     VOID,
     asm,
     global_pointer,
-    load_chunk,
+    load_shared_words,
     pack_tuple,
     shared_address,
-    shared_pointer,
+    shared_address_of_half,
+    store_shared_words,
     unpack,
 )
 
 # (which of four lane offsets, constant offset, registers): see load_pieces and store_pieces.
 Pieces = tuple[tuple[int, int, tuple[int, ...]], ...]
+
+# (which of two places, constant offset in shared memory, constant offset in the source): see copy_pieces.
+CopyPieces = tuple[tuple[int, int, int], ...]
 
 
 class GpuMemory:
@@ -49,10 +53,8 @@ class GpuMemory:
                 # A lane with nothing to copy must still name a legal address.
                 index = builder.select(ok, index, ir.Constant(I64, 0))
                 pointer = global_pointer(builder, base, index, I16)
+                address = shared_address_of_half(builder, to)
                 if halves == 1:
-                    address = shared_address(builder, builder.lshr(to, ir.Constant(I64, 1)))
-                    odd = builder.trunc(builder.and_(to, ir.Constant(I64, 1)), I32)
-                    address = builder.add(address, builder.shl(odd, ir.Constant(I32, 1)))
                     asm(
                         builder,
                         VOID,
@@ -63,7 +65,6 @@ class GpuMemory:
                         effect=True,
                     )
                     return context.get_dummy_value()
-                address = shared_address(builder, builder.lshr(to, ir.Constant(I64, 1)))
                 size = builder.select(ok, ir.Constant(I32, nbytes), ir.Constant(I32, 0))
                 asm(
                     builder,
@@ -73,6 +74,56 @@ class GpuMemory:
                     "r,l,r,~{memory}",
                     effect=True,
                 )
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return copy
+
+    def copy_pieces(self, pieces: CopyPieces, halves: int, *, guarded: bool) -> Any:
+        """Several asynchronous copies: ``op(source, base, limit, index, to0, to1)``.
+
+        Piece (which, shared constant, global constant) goes from element ``base + index + global constant`` to half
+        element ``to0`` or ``to1`` plus its shared constant. Guarded, elements whose ``index + ...`` is not below
+        ``limit`` become zeros.
+        """
+        nbytes = 2 * halves
+        cache = "cg" if nbytes == 16 else "ca"
+        if halves == 1:
+            text = (
+                "{{.reg .pred p; .reg .b16 v; setp.ne.b32 p, $2, 0; mov.b16 v, 0; "
+                "@p ld.global.b16 v, [$1+{0}]; st.shared.b16 [$0+{1}], v;}}"
+            )
+        else:
+            text = f"cp.async.{cache}.shared.global [$0+{{1}}], [$1+{{0}}], {nbytes}, $2;"
+
+        @intrinsic
+        def copy(typing_context, source, base, limit, index, to0, to1):
+            signature = types.void(source, *[types.int64] * 5)
+
+            def codegen(context, builder, signature, args):
+                pointer, start, limit, index, *places = args
+                addresses = [shared_address_of_half(builder, to) for to in places]
+                origin = global_pointer(builder, pointer, builder.add(start, index), I16)
+                legal = global_pointer(builder, pointer, ir.Constant(I64, 0), I16)
+                for which, shared_constant, global_constant in pieces:
+                    size = ir.Constant(I32, nbytes)
+                    address, offset = origin, 2 * global_constant
+                    if guarded:
+                        at = builder.add(index, ir.Constant(I64, global_constant))
+                        inside = builder.icmp_signed("<", at, limit)
+                        size = builder.select(inside, size, ir.Constant(I32, 0))
+                        # A lane with nothing to copy must still name a legal address.
+                        there = builder.gep(origin, [ir.Constant(I64, global_constant)])
+                        address, offset = builder.select(inside, there, legal), 0
+                    asm(
+                        builder,
+                        VOID,
+                        [addresses[which], address, size],
+                        text.format(offset, 2 * shared_constant),
+                        "r,l,r,~{memory}",
+                        effect=True,
+                    )
                 return context.get_dummy_value()
 
             return signature, codegen
@@ -105,11 +156,11 @@ class GpuMemory:
 
     def load_shared(self, count: int, width: int) -> Any:
         """``op(word_offset, stride)``: ``count`` words, ``width`` at a time, chunk c at offset + c stride."""
-        return _load(count, width, shared=True)
+        return _load_shared(count, width)
 
     def load_global(self, count: int, width: int) -> Any:
         """``op(source, word_offset, stride)``: as :meth:`load_shared`, from a word buffer."""
-        return _load(count, width, shared=False)
+        return _load_global(count, width)
 
     @cached_property
     def load_float(self) -> Any:
@@ -133,11 +184,10 @@ class GpuMemory:
 
             def codegen(context, builder, signature, args):
                 words: list = [None] * count
+                addresses = [shared_address(builder, offset) for offset in args]
                 for which, constant, registers in pieces:
-                    offset = builder.add(args[which], ir.Constant(I64, constant))
-                    for register, word in zip(
-                        registers, load_chunk(builder, shared_pointer, (offset,), len(registers)), strict=True
-                    ):
+                    found = load_shared_words(builder, addresses[which], 4 * constant, len(registers))
+                    for register, word in zip(registers, found, strict=True):
                         words[register] = word
                 return pack_tuple(context, builder, signature.return_type, words)
 
@@ -154,17 +204,10 @@ class GpuMemory:
 
             def codegen(context, builder, signature, args):
                 *offsets, value = args
+                addresses = [shared_address(builder, offset) for offset in offsets]
                 for which, constant, registers in pieces:
                     words = [builder.extract_value(value, r) for r in registers]
-                    offset = builder.add(offsets[which], ir.Constant(I64, constant))
-                    kind = ir.VectorType(I32, len(words)) if len(words) > 1 else I32
-                    pointer = shared_pointer(builder, offset, kind)
-                    together = words[0]
-                    if len(words) > 1:
-                        together = ir.Constant(kind, ir.Undefined)
-                        for i, word in enumerate(words):
-                            together = builder.insert_element(together, word, ir.Constant(I32, i))
-                    builder.store(together, pointer).align = 4 * len(words)
+                    store_shared_words(builder, addresses[which], 4 * constant, words)
                 return context.get_dummy_value()
 
             return signature, codegen
@@ -262,33 +305,49 @@ class GpuMemory:
         return put
 
 
-def _load(count: int, width: int, *, shared: bool) -> Any:
+def _load_shared(count: int, width: int) -> Any:
     result = types.UniTuple(types.int32, count)
 
-    def emit(
-        context: Any, builder: Any, signature: Any, locate: Any, base: tuple, offset: Any, stride: Any
-    ) -> Any:
-        words = []
-        for _ in range(count // width):
-            words += load_chunk(builder, locate, (*base, offset), width)
-            offset = builder.add(offset, stride)
-        return pack_tuple(context, builder, signature.return_type, words)
+    @intrinsic
+    def load(typing_context, offset, stride):
+        def codegen(context, builder, signature, args):
+            offset, stride = args
+            words = []
+            if isinstance(stride, ir.Constant):
+                address = shared_address(builder, offset)
+                for chunk in range(count // width):
+                    words += load_shared_words(builder, address, 4 * chunk * stride.constant, width)
+            else:
+                for _ in range(count // width):
+                    words += load_shared_words(builder, shared_address(builder, offset), 0, width)
+                    offset = builder.add(offset, stride)
+            return pack_tuple(context, builder, signature.return_type, words)
 
-    if shared:
+        return result(types.int64, types.int64), codegen
 
-        @intrinsic
-        def load(typing_context, offset, stride):
-            def codegen(context, builder, signature, args):
-                return emit(context, builder, signature, shared_pointer, (), *args)
+    return load
 
-            return result(types.int64, types.int64), codegen
 
-        return load
+def _load_global(count: int, width: int) -> Any:
+    result = types.UniTuple(types.int32, count)
+    kind = ir.VectorType(I32, width) if width > 1 else I32
 
     @intrinsic
     def load_from(typing_context, source, offset, stride):
         def codegen(context, builder, signature, args):
-            return emit(context, builder, signature, global_pointer, args[:1], *args[1:])
+            base, offset, stride = args
+            words = []
+            for _ in range(count // width):
+                value = builder.load(global_pointer(builder, base, offset, kind))
+                value.align = 4 * width
+                parts = (
+                    [builder.extract_element(value, ir.Constant(I32, w)) for w in range(width)]
+                    if width > 1
+                    else [value]
+                )
+                words += parts
+                offset = builder.add(offset, stride)
+            return pack_tuple(context, builder, signature.return_type, words)
 
         return result(source, types.int64, types.int64), codegen
 

@@ -1,0 +1,192 @@
+"""What every kernel takes of a GPU, as a table that is kept with the code: ``python -m kernels_numba.resources``.
+
+Registers decide how many warps an SM can hold, and a register that does not fit (a spill) costs memory traffic in
+the innermost loop; neither shows in a test of values. So all kernels are compiled to machine code, which needs no
+GPU, and the figures are compared with the committed table (``resources.csv``): more spills or stack, another number
+of tensor-core instructions, double-precision arithmetic, or eight registers more is a failure.
+
+Without options: print the table as CSV, and exit with 1 if it is worse than the committed one. ``--write`` commits
+what was found. ``--arch sm_90 ...`` restricts it to some architectures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernels_numba.families import DEFAULT_FACTORS, family_of
+from monarch import Plan
+
+TABLE = Path(__file__).with_name("resources.csv")
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+COLUMNS = (
+    "kernel",
+    "arch",
+    "registers",
+    "spill_stores",
+    "spill_loads",
+    "stack_bytes",
+    "static_shared_bytes",
+    "dynamic_shared_bytes",
+    "mma",
+    "instructions",
+    "toolchain",
+)
+MORE_REGISTERS = 8
+"""As many may be added without a new table: another release of the compiler moves them by a few."""
+REGENERATE = "`python -m kernels_numba.resources --write` makes the table anew"
+
+
+def kernels() -> Iterator[tuple[Any, Any]]:
+    """(family, spec) of every kernel in the table.
+
+    Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
+    causal one of the longest. Order 3: the default factor lists, and the same variants of the shortest.
+    """
+    for n1 in (16, 32):
+        for n2 in (16, 32):
+            for dtype in ("fp16", "bf16"):
+                yield _kernel(Plan(n1 * n2, (n1, n2)), dtype)
+    for n1 in (16, 32):
+        yield _kernel(Plan(n1 * n1, (n1, n1)), "fp16", guarded=True, pregate=True, postgate=True)
+    yield _kernel(Plan(1024, (32, 32), signal=512, wanted=512), "fp16")
+    for n, factors in DEFAULT_FACTORS.items():
+        if len(factors) > 2:
+            yield _kernel(Plan(n, factors), "fp16")
+    shortest = min(n for n, factors in DEFAULT_FACTORS.items() if len(factors) > 2)
+    plan = Plan(shortest, DEFAULT_FACTORS[shortest])
+    yield _kernel(plan, "bf16")
+    yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
+    yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
+
+
+def _kernel(plan: Plan, dtype: str, **variant: bool) -> tuple[Any, Any]:
+    family = family_of(plan)
+    return family, family.make_spec(plan, dtype, **variant)
+
+
+def capability(arch: str) -> tuple[int, int]:
+    """Compute capability of an architecture: (9, 0) of "sm_90"."""
+    digits = arch.removeprefix("sm_")
+    if not arch.startswith("sm_") or not digits.isdigit() or len(digits) < 2:
+        raise ValueError(f"arch: expected a name such as sm_90, got {arch!r}")
+    return int(digits[:-1]), int(digits[-1])
+
+
+def is_known(arch: str) -> bool:
+    """Whether the installed CUDA toolkit can compile for ``arch``."""
+    from kernels_numba.tile.compile import known_capabilities
+
+    return capability(arch) in known_capabilities()
+
+
+def measure(family: Any, spec: Any, arch: str) -> dict[str, Any]:
+    """Compile a kernel: a row of the table, and ``double_precision``, the number of such instructions."""
+    from kernels_numba.launch import compile_spec
+    from kernels_numba.tile import compile as tile_compile
+
+    found = tile_compile.resources(compile_spec(family, spec, capability(arch)))
+    return {
+        "kernel": spec.name,
+        "arch": arch,
+        **found,
+        "dynamic_shared_bytes": spec.shared_bytes,
+        "toolchain": tile_compile.toolchain(),
+    }
+
+
+def problems(found: dict[str, Any], kept: dict[str, Any] | None) -> list[str]:
+    """What is worse in a row than in the committed one (None: there is none)."""
+    what = f"{found['kernel']} on {found['arch']}"
+    wrong = []
+    if found["double_precision"]:
+        wrong.append(f"{what}: {found['double_precision']} double-precision instructions")
+    if kept is None:
+        return [*wrong, f"{what}: not in the table"]
+    for key in ("spill_stores", "spill_loads", "stack_bytes"):
+        if found[key] > kept[key]:
+            wrong.append(f"{what}: {key} {kept[key]} -> {found[key]}")
+    if found["mma"] != kept["mma"]:
+        wrong.append(f"{what}: mma {kept['mma']} -> {found['mma']}")
+    if found["registers"] > kept["registers"] + MORE_REGISTERS:
+        wrong.append(f"{what}: registers {kept['registers']} -> {found['registers']}")
+    if wrong and found["toolchain"] != kept["toolchain"]:
+        wrong.append(f"{what}: the table was made with {kept['toolchain']}; here is {found['toolchain']}")
+    return wrong
+
+
+def committed() -> dict[tuple[str, str], dict[str, Any]]:
+    """The committed table by (kernel, arch); empty if there is none."""
+    if not TABLE.exists():
+        return {}
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        if tuple(rows.fieldnames or ()) != COLUMNS:
+            raise ValueError(f"{TABLE}: expected the columns {','.join(COLUMNS)}; {REGENERATE}")
+        found: list[dict[str, Any]] = [
+            {key: int(value) if value.isdigit() else value for key, value in row.items()} for row in rows
+        ]
+    return {(row["kernel"], row["arch"]): row for row in found}
+
+
+def _write(file: Any, rows: Sequence[dict[str, Any]]) -> None:
+    writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels_numba.resources", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {TABLE.name} instead of comparing with it"
+    )
+    parser.add_argument(
+        "--arch", nargs="+", default=ARCHITECTURES, metavar="sm_90", help="default: %(default)s"
+    )
+    chosen = parser.parse_args(arguments)
+    kept, rows, wrong = committed(), [], []
+    archs = []
+    for arch in chosen.arch:
+        try:
+            known = is_known(arch)
+        except ValueError as error:
+            parser.error(str(error))
+        if known:
+            archs.append(arch)
+        else:
+            print(f"{arch}: skipped, the installed CUDA toolkit does not know it", file=sys.stderr)
+    todo = [(family, spec, arch) for family, spec in kernels() for arch in archs]
+    started = time.perf_counter()
+    for number, (family, spec, arch) in enumerate(todo, start=1):
+        row = measure(family, spec, arch)
+        rows.append(row)
+        wrong += problems(row, kept.get((spec.name, arch)))
+        if time.perf_counter() - started > 2:
+            print(f"[{number}/{len(todo)}] {spec.name} {arch}: {row['registers']} registers", file=sys.stderr)
+    if chosen.write:
+        # Architectures that were not asked for keep their rows, as long as the kernel exists.
+        names = {spec.name: place for place, (_, spec) in enumerate(kernels())}
+        others = [row for (name, arch), row in kept.items() if name in names and arch not in archs]
+        rows = sorted([*rows, *others], key=lambda row: (names[row["kernel"]], capability(row["arch"])))
+        with TABLE.open("w", newline="", encoding="utf-8") as file:
+            _write(file, rows)
+        print(f"wrote {len(rows)} rows to {TABLE}", file=sys.stderr)
+        return 0
+    _write(sys.stdout, rows)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if wrong:
+        print(f"worse than {TABLE.name}; if that is meant, {REGENERATE}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
