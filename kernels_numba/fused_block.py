@@ -59,6 +59,12 @@ class Spec:
     tables_shared: bool = False
     """The outer twiddles are kept in shared memory, not read through the caches."""
 
+    def __post_init__(self) -> None:
+        if self.q // STRIP % self.warps or self.n1 // 2 % self.warps:
+            raise ValueError(
+                f"warps: {self.q // STRIP} strips and {self.n1 // 2} pairs of k1 do not divide among {self.warps}"
+            )
+
     @property
     def q(self) -> int:
         """Points of the inner transform, Q = N2 N3."""
@@ -193,7 +199,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.small,
         tile.int64,
     )
-    scaled, one = spec.scaled, tile.one
+    scaled, one, together = spec.scaled, tile.one, q <= 256
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants = tile.copy_words_async
@@ -420,37 +426,62 @@ def build(tile: Any, spec: Spec) -> Any:
             while pair < pair_end:
                 at = small(first_get + pair * es2)
                 from_table = small(pair * (2 * q) + c)
-                x0 = get_first(at, at, at, at)
-                k0 = load_inner(spectrum, k_at + pair * (2 * q), 128)
-                z0 = multiply_inner(
-                    pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
-                )
-                z1 = multiply_inner(pack_inner(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
-                z2 = multiply_inner(
-                    pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))),
-                    load_inner_shared(at_t2i + c, 128),
-                )
-                z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
-                if in_shared:
-                    even = multiply_inner(z3, load_inner_shared(at_tables + n + from_table, 128))
+                if together:  # two independent chains, where registers allow
+                    x0 = get_first(at, at, at, at)
+                    k0 = load_inner(spectrum, k_at + pair * (2 * q), 128)
+                    odd_at = small(at + es)
+                    x1 = get_first(odd_at, odd_at, odd_at, odd_at)
+                    k1 = load_inner(spectrum, k_at + pair * (2 * q) + q, 128)
+                    f2, t2 = load_f2(at_f2 + c, 128), load_inner_shared(at_t2 + c, 128)
+                    z0 = multiply_inner(pack_inner(stage2(f2, x0)), t2)
+                    y0 = multiply_inner(pack_inner(stage2(f2, x1)), t2)
+                    f3 = load_f3(at_f3 + c, 128)
+                    z1 = multiply_inner(pack_inner(stage3(to_a(z0), f3)), k0)
+                    y1 = multiply_inner(pack_inner(stage3(to_a(y0), f3)), k1)
+                    f3i, t2i = load_f3(at_f3i + c, 128), load_inner_shared(at_t2i + c, 128)
+                    z2 = multiply_inner(pack_inner(stage3i(to_a(z1), f3i)), t2i)
+                    y2 = multiply_inner(pack_inner(stage3i(to_a(y1), f3i)), t2i)
+                    f2i = load_f2(at_f2i + c, 128)
+                    z3 = pack_inner(stage2i(f2i, transpose(z2)))
+                    y3 = pack_inner(stage2i(f2i, transpose(y2)))
+                    if in_shared:
+                        even = multiply_inner(z3, load_inner_shared(at_tables + n + from_table, 128))
+                        uneven = multiply_inner(y3, load_inner_shared(at_tables + n + q + from_table, 128))
+                    else:
+                        even = multiply_inner(z3, load_inner(tables, n + from_table, 128))
+                        uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
                 else:
-                    even = multiply_inner(z3, load_inner(tables, n + from_table, 128))
-                at = small(at + es)
-                x1 = get_first(at, at, at, at)
-                k1 = load_inner(spectrum, k_at + pair * (2 * q) + q, 128)
-                y0 = multiply_inner(
-                    pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
-                )
-                y1 = multiply_inner(pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
-                y2 = multiply_inner(
-                    pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))),
-                    load_inner_shared(at_t2i + c, 128),
-                )
-                y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
-                if in_shared:
-                    uneven = multiply_inner(y3, load_inner_shared(at_tables + n + q + from_table, 128))
-                else:
-                    uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
+                    x0 = get_first(at, at, at, at)
+                    k0 = load_inner(spectrum, k_at + pair * (2 * q), 128)
+                    z0 = multiply_inner(
+                        pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
+                    )
+                    z1 = multiply_inner(pack_inner(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
+                    z2 = multiply_inner(
+                        pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))),
+                        load_inner_shared(at_t2i + c, 128),
+                    )
+                    z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
+                    if in_shared:
+                        even = multiply_inner(z3, load_inner_shared(at_tables + n + from_table, 128))
+                    else:
+                        even = multiply_inner(z3, load_inner(tables, n + from_table, 128))
+                    at = small(at + es)
+                    x1 = get_first(at, at, at, at)
+                    k1 = load_inner(spectrum, k_at + pair * (2 * q) + q, 128)
+                    y0 = multiply_inner(
+                        pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
+                    )
+                    y1 = multiply_inner(pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
+                    y2 = multiply_inner(
+                        pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))),
+                        load_inner_shared(at_t2i + c, 128),
+                    )
+                    y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
+                    if in_shared:
+                        uneven = multiply_inner(y3, load_inner_shared(at_tables + n + q + from_table, 128))
+                    else:
+                        uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
                 both = join(even, uneven)
                 row_at = small(pair * es2)
                 up_at = small(row_at + up)
