@@ -36,12 +36,10 @@ measure: $(READY) ## time the kernels on this machine's GPU and write the measur
 	@$(BIN)/python -m costmodel measure
 
 notebooks: $(READY) ## execute notebooks/*.py; the results go to build/notebooks
-	@mkdir -p build/notebooks
 	@for source in $(NOTEBOOKS); do \
 	  result=build/notebooks/$$(basename "$$source" .py).ipynb; \
 	  echo "executing $$source -> $$result"; \
-	  $(BIN)/jupytext --quiet --to ipynb --output "$$result" "$$source"; \
-	  $(BIN)/jupyter-execute --inplace --timeout=600 "$$result"; \
+	  $(BIN)/python tests/execute_notebook.py "$$source" "$$result"; \
 	done
 
 lint: $(READY) ## style, formatting, types and spelling
