@@ -113,11 +113,11 @@ class LoadedKernel:
         self.registers = self.kernel.attributes.num_regs
 
     def launcher(self, grid: int, arguments: Sequence[Any]) -> Callable[..., None]:
-        """A function that launches on a stream: ``launch(stream_handle, *pointers)``.
+        """A function that launches on a stream: ``launch(stream_handle, u, pregate, postgate, y)``.
 
-        ``arguments`` are integers, or names in the places of the pointers that the caller gives with each
-        launch, in their order. The driver's array of parameters is made once and only the pointers change,
-        which takes the host a third less time than passing all arguments anew.
+        ``arguments`` are the kernel's, as integers, with the four names in the places of these pointers. The
+        driver's array of parameters is made once and only the pointers change: the host's share of a launch is
+        then little more than the driver's own.
         """
         from cuda.bindings import driver
 
@@ -126,26 +126,35 @@ class LoadedKernel:
         values = (ctypes.c_uint64 * count)(*(0 if isinstance(a, str) else int(a) for a in arguments))
         addresses = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
         parameters = ctypes.addressof(addresses)
-        places = [i for i, a in enumerate(arguments) if isinstance(a, str)]
-        function = driver.CUfunction(int(self.kernel.handle))
-        threads, shared_bytes = 32 * spec.warps, spec.shared_bytes
-        several, success = where.count > 1, driver.CUresult.CUDA_SUCCESS
-        start, lock = driver.cuLaunchKernel, threading.Lock()
+        first, second, third, last = (arguments.index(name) for name in ("u", "pregate", "postgate", "y"))
+        with current_device(where):
+            status, function = driver.cuKernelGetFunction(self.kernel.handle)
+        success = driver.CUresult.CUDA_SUCCESS
+        if status != success:
+            raise LaunchError(f"{self.describe(grid)} could not be found on the device: {status.name}")
+        threads, shared_bytes, start = 32 * spec.warps, spec.shared_bytes, driver.cuLaunchKernel
+        streams: dict[int, Any] = {}
+        lock = threading.Lock()
 
-        def run(stream: int, *pointers: int) -> None:
+        def run(handle: int, u: int, pregate: int, postgate: int, y: int) -> None:
+            stream = streams.get(handle)
+            if stream is None:
+                stream = streams[handle] = driver.CUstream(handle)
             with lock:  # the parameters belong to one launch at a time; the driver copies them
-                for place, pointer in zip(places, pointers, strict=True):
-                    values[place] = pointer
-                (status,) = start(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)
+                values[first] = u
+                values[last] = y
+                values[second] = pregate
+                values[third] = postgate
+                status = start(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
             if status != success:
                 raise LaunchError(f"launch of {self.describe(grid)} failed: {status.name}")
 
-        def run_there(stream: int, *pointers: int) -> None:
+        def run_there(*pointers: int) -> None:
             with current_device(where):
-                run(stream, *pointers)
+                run(*pointers)
 
         run.keep = addresses  # type: ignore[attr-defined]  # what the driver reads must stay alive
-        return run_there if several else run
+        return run_there if where.count > 1 else run
 
     def describe(self, grid: int) -> str:
         """What a failing launch says of itself."""
