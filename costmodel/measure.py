@@ -73,14 +73,22 @@ class Case:
 
 
 def cases(*, quick: bool = False) -> Iterator[Case]:
-    """What is measured: every length of the fused kernels, every variant, both half types."""
-    for n in (256, 512, 1024):
+    """What is measured: every length of the fused kernels; up to 1024 points every variant in both half types."""
+    from kernels_numba.families import DEFAULT_FACTORS
+
+    for n in sorted(DEFAULT_FACTORS):
+        yield Case(n, n, "plain", "fp16")
         if quick:
-            yield Case(n, n, "plain", "fp16")
             continue
-        for dtype in ("fp16", "bf16"):
-            for variant, length in (("plain", n), ("causal", n // 2), ("gated", n), ("causal-gated", n // 2)):
-                yield Case(n, length, variant, dtype)
+        yield Case(n, n, "plain", "bf16")
+        yield Case(n, n // 2, "causal", "fp16")
+        yield Case(n, n, "gated", "fp16")
+        if n <= 1024:
+            yield Case(n, n // 2, "causal-gated", "fp16")
+            for variant, length in (("causal", n // 2), ("gated", n), ("causal-gated", n // 2)):
+                yield Case(n, length, variant, "bf16")
+    if not quick:
+        yield Case(4096, 4096, "plain", "fp16", batch=1)
 
 
 def main(*, op: str | None = None, quick: bool = False) -> int:
@@ -159,13 +167,17 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
     import monarch
     import reference
     from kernels_numba import FFTConv, prepare_filter
-    from kernels_numba.families import DEFAULT_FACTORS
+    from kernels_numba.families import DEFAULT_FACTORS, FACTORS, FAMILIES
 
     filters = _filters(case, torch)
     gates = 2 if case.gated else 0
     found = []
     default = DEFAULT_FACTORS[case.n]
-    choices = [f for f in monarch.factor_lists(case.n, order=2) if set(f) <= {16, 32}]
+    choices = [
+        f for order in FAMILIES for f in monarch.factor_lists(case.n, order=order) if set(f) <= set(FACTORS)
+    ]
+    if case.variant != "plain" or case.dtype != "fp16" or case.batch == 1:
+        choices = [default]
     for factors in sorted(choices, key=lambda f: f != default):
         plan = monarch.Plan(case.n, factors)
         spectrum = prepare_filter(filters, length=case.length, mode=case.mode, dtype=case.dtype, plan=plan)
@@ -177,7 +189,7 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
 
         text = monarch.format_factors(factors)
         name = "ours" if factors == default else f"ours:{text}"
-        bound = reference.fftconv_bound(2, case.dtype, gates=gates)
+        bound = reference.fftconv_bound(plan.order, case.dtype, gates=gates)
         found.append(_Provider(name, case.dtype, ours, f"plan={text}", bound))
     if case.dtype == "fp16":
         found.append(

@@ -20,8 +20,8 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     512: (16, 32),
     1024: (32, 32),
     4096: (16, 16, 16),
-    8192: (32, 16, 16),
-    16384: (32, 32, 16),
+    8192: (16, 16, 32),
+    16384: (32, 16, 32),
     32768: (32, 32, 32),
 }
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements)."""

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.device import device
+from kernels_numba.device import Device, device
 from kernels_numba.families import family_of
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
@@ -180,8 +180,11 @@ class FFTConv:
                 f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
             )
 
-    def spec(self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False) -> Any:
-        """The kernel this convolution runs, for arrays whose addresses end in ``low_bits``."""
+    def spec(
+        self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
+    ) -> Any:
+        """The kernel this convolution runs, on a device, for arrays whose addresses end in ``low_bits``."""
+        limit = where.shared_bytes_per_block if where else None
         batch, _, length = self.shape
         halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (2 * v) == 0)
         plan = self.spectrum.plan
@@ -193,6 +196,7 @@ class FFTConv:
             pregate=pregate,
             postgate=postgate,
             scaled=self.scaled,
+            **({"shared_limit": limit} if limit else {}),
         )
 
     def grid(self, workers: int, blocks: int) -> tuple[int, int]:
@@ -203,7 +207,7 @@ class FFTConv:
     def _prepare(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> Callable[..., None]:
         from kernels_numba import launch
 
-        spec = self.spec(low_bits, pregate=pregate, postgate=postgate)
+        spec = self.spec(low_bits, pregate=pregate, postgate=postgate, where=device(index))
         loaded = launch.load(self.family, spec, index)
         sm_count = device(index).sm_count or 1
         grid, per_worker = self.grid(self.family.workers(spec), sm_count * loaded.blocks_per_sm)

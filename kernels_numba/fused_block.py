@@ -21,7 +21,7 @@ paddings make them free of bank conflicts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from monarch import Plan
 
 SUPPORTED_FACTORS = (16, 32)
 STRIP = 32
+DEFAULT_SHARED_LIMIT = 227 * 1024
 STRIP_WORDS = 72
 """Words of one strip in the second exchange: 32 columns, two parts, and padding against bank conflicts."""
 
@@ -132,22 +133,31 @@ def make_spec(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
+    shared_limit: int = DEFAULT_SHARED_LIMIT,
     **choices: Any,
 ) -> Spec:
-    """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
+    """The kernel for a plan, with as many warps as fit into ``shared_limit`` bytes of shared memory a block.
+
+    Raises ``ValueError`` when this kernel cannot run the plan.
+    """
     if plan.packing != "pair" or plan.order != 3 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
             f"three factors out of {SUPPORTED_FACTORS} with packing 'pair'"
         )
     n1, n2, n3 = plan.factors
-    choices = TUNED.get((n1, n2, n3), {"ring": 1}) | choices
+    _, warps, ring, in_shared = TUNED[n1, n2, n3]
+    choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     rows_in = 16 * -(-signal // (16 * n2 * n3))
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    return Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)
+    spec = Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)
+    for smaller in ({"tables_shared": False}, {"ring": 1}, {"warps": 4}, {"warps": 2}):
+        if spec.shared_bytes > shared_limit:
+            spec = replace(spec, **{name: min(getattr(spec, name), value) for name, value in smaller.items()})
+    return spec
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -579,21 +589,23 @@ SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + 
 """Kinds of the kernel's arguments, for the compiler."""
 
 
-TUNED: dict[tuple[int, int, int], dict[str, Any]] = {
-    (16, 16, 16): {"warps": 4, "ring": 2, "tables_shared": True},
-    (32, 16, 16): {"warps": 8, "ring": 1},
-    (16, 32, 16): {"warps": 4, "ring": 1},
-    (16, 16, 32): {"warps": 4, "ring": 1},
-    (16, 32, 32): {"warps": 4, "ring": 1},
+TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (16, 16, 16): (2, 8, 2, True),
+    (16, 16, 32): (3, 4, 1, False),
+    (16, 32, 16): (3, 4, 1, False),
+    (32, 16, 16): (2, 8, 1, False),
+    (16, 32, 32): (2, 4, 1, False),
+    (32, 16, 32): (2, 4, 1, False),
+    (32, 32, 16): (2, 4, 1, False),
+    (32, 32, 32): (1, 8, 1, False),
 }
-"""Shapes of the block, measured fastest on an H200; eight warps and one strip ahead otherwise."""
-
-BLOCKS = {(16, 16, 16): 3, (32, 16, 16): 2, (16, 32, 16): 3, (16, 16, 32): 3, (16, 32, 32): 2}
+"""By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory. Measured fastest
+on an H200, without gates."""
 
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    wanted = BLOCKS.get((spec.n1, spec.n2, spec.n3), 1)
+    wanted = TUNED[spec.n1, spec.n2, spec.n3][0]
     return max(1, wanted - 1) if spec.pregate or spec.postgate else wanted
 
 

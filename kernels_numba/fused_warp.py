@@ -25,7 +25,7 @@ lanes load and store what is contiguous, and every other order is absorbed in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,7 @@ def make_spec(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
+    shared_limit: int = 227 * 1024,
     warps: int = 4,
 ) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
@@ -123,7 +124,10 @@ def make_spec(
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    return Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, warps)
+    spec = Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, warps)
+    while spec.shared_bytes > shared_limit and spec.warps > 1:
+        spec = replace(spec, warps=spec.warps // 2)
+    return spec
 
 
 def constant_words(spec: Spec) -> int:
