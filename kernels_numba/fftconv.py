@@ -85,6 +85,10 @@ def fftconv(
             raise ValueError(
                 f"plan: the spectrum was prepared for {k.plan}, not {plan}; prepare it with this plan"
             )
+        if mode not in ("circular", k.mode):
+            raise ValueError(
+                f"mode: the spectrum was prepared for {k.mode}, not {mode}; prepare it with this mode"
+            )
         spectrum = k
     else:
         spectrum = prepare_filter(k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels)
@@ -221,6 +225,8 @@ class FFTConv:
 
     def _run_on_host(self, adapter: Adapter, u: Any, pregate: Any, postgate: Any, out: Any) -> None:
         """Host arrays: on the CPU body, or on a GPU by way of copies."""
+        if not adapter_of(out, "out").host(out).flags.writeable:
+            raise ValueError("out: the array is read-only; copy it, or leave out away for a new array")
         if not device().is_gpu:
             self.run_cpu(u, pregate=pregate, postgate=postgate, out=out)
             return

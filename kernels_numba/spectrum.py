@@ -96,8 +96,8 @@ def prepare_filter(
         )
     plan = _choose_plan(mode, length, taps.shape[1], plan)
     circle = monarch.place_filter(taps, length, plan.n, mode=mode)
-    bins = np.fft.fft(circle, axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
+        bins = np.fft.fft(circle, axis=-1)
         peak = np.abs(bins).max(axis=1)
         ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
         scale = np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(peak)))
@@ -108,6 +108,18 @@ def prepare_filter(
 
 def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
     """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
+    if plan is not None and not isinstance(plan, Plan):
+        raise TypeError(
+            f"plan: expected a monarch.Plan, got {type(plan).__name__}; for instance "
+            "monarch.Plan(1024, monarch.parse_factors('32x32'))"
+        )
+    if length < 1:
+        raise ValueError(f"length: sequences need at least one sample, got {length}")
+    if mode == "circular" and taps > length:
+        raise ValueError(
+            f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
+            'circle, or use mode "causal" or "two-sided"'
+        )
     need = monarch.convolution_length(mode, length, taps)
     if mode == "circular" and plan is not None and plan.n != length:
         raise ValueError(
