@@ -129,7 +129,7 @@ class LoadedKernel:
         first, second, third, last = (arguments.index(name) for name in ("u", "pregate", "postgate", "y"))
         with current_device(where):
             status, function = driver.cuKernelGetFunction(self.kernel.handle)
-        success = driver.CUresult.CUDA_SUCCESS
+        success, no_context = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
         if status != success:
             raise LaunchError(f"{self.describe(grid)} could not be found on the device: {status.name}")
         threads, shared_bytes, start = 32 * spec.warps, spec.shared_bytes, driver.cuLaunchKernel
@@ -147,6 +147,10 @@ class LoadedKernel:
                 values[third] = postgate
                 status = start(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
             if status != success:
+                # A host thread that has not used any GPU yet has no current context.
+                if status == no_context and not int(driver.cuCtxGetCurrent()[1]):
+                    run_there(handle, u, pregate, postgate, y)
+                    return
                 raise LaunchError(f"launch of {self.describe(grid)} failed: {status.name}")
 
         def run_there(*pointers: int) -> None:

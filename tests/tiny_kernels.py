@@ -23,6 +23,7 @@ from kernels_numba.tile.machine import Buffer, Machine
 
 SIGNATURE = ("HALVES", "WORDS", "FLOATS", "HALVES", "INT")
 POISON = np.int16(0x7FFF)
+POINTERS = ("u", "pregate", "postgate", "y")  # how the launcher names h, w, f and out
 SIZE = 4096  # elements of every buffer
 
 
@@ -104,7 +105,7 @@ def run_gpu(spec: Tiny, data: Data) -> NDArray[np.int16]:
 
     loaded = LoadedKernel(sys.modules[__name__], spec, device())
     buffers = [DeviceBuffer.of(x, 0) for x in (*data, np.full(SIZE, POISON, np.int16))]
-    launch = loaded.launcher(spec.grid, ("h", "w", "f", "out", spec.n))
+    launch = loaded.launcher(spec.grid, (*POINTERS, spec.n))
     launch(0, *(buffer.pointer for buffer in buffers))
     synchronize(0)
     return buffers[-1].host()
