@@ -134,19 +134,14 @@ def outer_twiddles(n1: int, n2: int, n3: int, dtype: str) -> NDArray[np.int32]:
     return words
 
 
-def spectrum_words(
-    spectrum: NDArray[np.complexfloating], factors: tuple[int, ...], dtype: str
-) -> NDArray[np.int32]:
-    """Filter spectra [H, N] (natural order) as the kernel's words [H, N], by slot of k1."""
+def spectrum_layout(
+    factors: tuple[int, ...], dtype: str
+) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """The bin at each position of the kernel's order, what it is multiplied by, and tiles (one for each k1)."""
     n1, n2, n3 = factors
     at = _maps(n1, n2, n3)
-    k = at.k1[:, None, None] + n1 * (at.k2[:, None] + n2 * at.k3[None, :])[None]
+    inner = n1 * (at.k2[:, None] + n2 * at.k3[None, :])
     phase = np.exp(-1j * np.pi * at.k3 / n3) / factor_scale(n3, 0.5, dtype)
-    rows, columns = layout.c_index(n2 // 8, n3 // 8)
-    out = np.empty(spectrum.shape, np.int32)
-    for channel, bins in enumerate(spectrum):  # one at a time: spectra of long filters are large
-        slots = (bins[k] * phase)[:, rows, columns]  # [N1, registers, 32, 2]
-        words = layout.to_words(np.stack([slots.real, slots.imag], axis=1), dtype)  # [N1, 2, registers, 32]
-        quads = words.reshape(n1, 2, -1, 4, layout.WARP).swapaxes(3, 4)
-        out[channel] = quads.reshape(-1)
-    return out
+    positions = layout.lane_order_positions(n2 // 8, n3 // 8)
+    order = at.k1[:, None] + inner[positions][None, :]
+    return order.reshape(-1), np.tile(np.broadcast_to(phase, (n2, n3))[positions], n1), n1

@@ -1,8 +1,8 @@
 """Which kernel runs a plan: a registry of kernel families.
 
 A family is a module with ``make_spec`` (plan to compiled-in choices), ``build`` (the kernel function), ``SIGNATURE``,
-``min_blocks``, ``workers`` (who takes items), ``operands`` (its constant buffers) and ``spectrum_words`` (the
-filter's layout). A new kernel is a new family; nothing else changes.
+``min_blocks``, ``workers`` (who takes items), ``operands`` (its constant buffers) and ``spectrum_layout`` (the
+filter's order). A new kernel is a new family; nothing else changes.
 """
 
 from __future__ import annotations

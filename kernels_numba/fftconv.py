@@ -217,10 +217,10 @@ class FFTConv:
         grid, per_worker = self.grid(self.family.workers(spec), sm_count * loaded.blocks_per_sm)
         words, scales = self.spectrum.on_device(index)
         constants = _device_operands(self.family, self.family.operand_key(spec), index)
-        pointers = (words.pointer, scales.pointer, *(c.pointer for c in constants))
+        pointers = (words, scales, *(c.pointer for c in constants))
         scalars = (self.items, per_worker, self.pairs, *self.shape)
         run = loaded.launcher(grid, ("u", "pregate", "postgate", *pointers, "y", *scalars))
-        self._keep.append((words, scales, constants))  # the launch knows only their addresses
+        self._keep.append(constants)  # the launch knows only their addresses
         return run
 
     def _run_on_host(self, adapter: Adapter, u: Any, pregate: Any, postgate: Any, out: Any) -> None:
@@ -261,12 +261,13 @@ class FFTConv:
         poison = np.full(int(np.prod(self.shape)), POISON, np.int16)
         result = _aligned(poison)
         constants = self.family.operands(*self.family.operand_key(spec))
+        spectrum, scales = self.spectrum.on_host()
         buffers = [
             Buffer("u", _bits(u)),
             Buffer("pregate", _bits(pregate)),
             Buffer("postgate", _bits(postgate)),
-            Buffer("spectrum", self.spectrum.words.reshape(-1)),
-            Buffer("scales", self.spectrum.scales),
+            Buffer("spectrum", spectrum.reshape(-1)),
+            Buffer("scales", scales),
             *(Buffer(name, words) for name, words in zip(("constants", "tables"), constants, strict=False)),
             Buffer("y", result),
         ]

@@ -626,6 +626,6 @@ def operands(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> tuple[NDArr
     )
 
 
-def spectrum_words(bins: NDArray[np.complexfloating], plan: Plan, dtype: str) -> NDArray[np.int32]:
-    """Filter spectra [H, N] in natural order as the kernel's words [H, N]."""
-    return block_operands.spectrum_words(bins, plan.factors, dtype)
+def spectrum_layout(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """The order in which the kernel reads a spectrum; see `block_operands.spectrum_layout`."""
+    return block_operands.spectrum_layout(plan.factors, dtype)

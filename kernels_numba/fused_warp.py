@@ -431,6 +431,6 @@ def operands(n1: int, n2: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int
     return (warp_operands.constants(n1, n2, rows_in, dtype),)
 
 
-def spectrum_words(bins: NDArray[np.complexfloating], plan: Plan, dtype: str) -> NDArray[np.int32]:
-    """Filter spectra [H, N] in natural order as the kernel's words [H, N]."""
-    return warp_operands.spectrum_words(bins, plan.factors, dtype)
+def spectrum_layout(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """The order in which the kernel reads a spectrum; see `warp_operands.spectrum_layout`."""
+    return warp_operands.spectrum_layout(plan.factors, dtype)

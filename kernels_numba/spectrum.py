@@ -23,7 +23,8 @@ ORDINARY = (2.0**-6, 2.0**4)
 class Spectrum:
     """A filter, transformed and laid out for the kernel. Make it with :func:`prepare_filter`.
 
-    4 bytes per channel and bin, plus one float32 per channel; copied to a GPU when first used there.
+    4 bytes per channel and bin, plus one float32 per channel. It lives where the filter lived (a filter on a GPU is
+    transformed there, by its own library); from the host it is copied to a GPU when first used there.
     """
 
     plan: Plan
@@ -31,29 +32,37 @@ class Spectrum:
     length: int
     taps: int
     dtype: str
-    words: NDArray[np.int32] = field(repr=False)
-    """[H, N]"""
-    scales: NDArray[np.float32] = field(repr=False)
-    """[H]"""
+    words: Any = field(repr=False)
+    """int32 [H, N]"""
+    scales: Any = field(repr=False)
+    """float32 [H]"""
+    scaled: bool
+    """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def scaled(self) -> bool:
-        """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
-        return bool((self.scales != 1).any())
 
     @property
     def channels(self) -> int:
         """H."""
-        return self.words.shape[0]
+        return int(self.words.shape[0])
 
-    def on_device(self, index: int) -> tuple[Any, Any]:
-        """Spectrum words and scales in the memory of GPU ``index``."""
+    def on_host(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Words and scales as NumPy arrays."""
+        return adapter_of(self.words, "words").host(self.words), adapter_of(self.scales, "scales").host(
+            self.scales
+        )
+
+    def on_device(self, index: int) -> tuple[int, int]:
+        """Addresses of words and scales in the memory of GPU ``index``."""
+        adapter = adapter_of(self.words, "words")
+        if adapter.index(self.words) == index:
+            return adapter.pointer(self.words), adapter.pointer(self.scales)
         if index not in self._device:
             from kernels_numba.launch import DeviceBuffer
 
-            self._device[index] = (DeviceBuffer.of(self.words, index), DeviceBuffer.of(self.scales, index))
-        return self._device[index]
+            words, scales = self.on_host()
+            self._device[index] = (DeviceBuffer.of(words, index), DeviceBuffer.of(scales, index))
+        words, scales = self._device[index]
+        return words.pointer, scales.pointer
 
 
 def prepare_filter(
@@ -85,25 +94,89 @@ def prepare_filter(
         raise TypeError(
             f"k: accepted are real fp16, bf16, fp32 and fp64 filters; got {adapter.dtype_name(k)}"
         )
-    taps = adapter.host(k).astype(np.float64)
-    if taps.ndim == 1:
-        taps = np.broadcast_to(taps, (channels or 1, taps.size))
-    if taps.ndim != 2 or 0 in taps.shape:
-        raise ValueError(f"k: expected a filter [H, K] or [K] with H, K >= 1, got shape {tuple(k.shape)}")
-    if channels is not None and taps.shape[0] != channels:
+    shape = tuple(k.shape)
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise ValueError(f"k: expected a filter [H, K] or [K] with H, K >= 1, got shape {shape}")
+    if channels is not None and len(shape) == 2 and shape[0] != channels:
         raise ValueError(
-            f"k: {taps.shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
+            f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
-    plan = _choose_plan(mode, length, taps.shape[1], plan)
-    circle = monarch.place_filter(taps, length, plan.n, mode=mode)
-    with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-        bins = np.fft.fft(circle, axis=-1)
-        peak = np.abs(bins).max(axis=1)
-        ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
-        scale = np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(peak)))
-        words = family_of(plan).spectrum_words(bins / scale[:, None], plan, dtype)
-    scales = scale.astype(np.float32)
-    return Spectrum(plan, mode, length, taps.shape[1], dtype, words, scales)
+    plan = _choose_plan(mode, length, shape[-1], plan)
+    order, phase, tiles = family_of(plan).spectrum_layout(plan, dtype)
+    layout = _Layout(plan.n, *_places(mode, length, shape[-1], plan.n), order, phase, tiles, dtype)
+    rows = (channels or 1) if len(shape) == 1 else shape[0]
+    if adapter.library == "torch" and adapter.index(k) is not None:
+        words, scales = _transform_torch(k, rows, layout)
+    elif adapter.library == "cupy":
+        words, scales = _transform(adapter.cupy, k, rows, layout)  # type: ignore[attr-defined]
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
+            words, scales = _transform(np, adapter.host(k).astype(np.float64), rows, layout)
+    return Spectrum(plan, mode, length, shape[-1], dtype, words, scales, bool((scales != 1).any()))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the words of a spectrum follow from its taps."""
+
+    n: int
+    targets: NDArray[np.intp]
+    """Where on the circle of n samples the taps go,"""
+    sources: NDArray[np.intp]
+    """and which taps go there."""
+    order: NDArray[np.intp]
+    """[n]: the bin at each position of the kernel's order,"""
+    phase: NDArray[np.complex128]
+    """[n]: and what it is multiplied by."""
+    tiles: int
+    """Positions come in so many tiles; a tile's real parts come before its imaginary parts."""
+    dtype: str
+
+
+def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions on the circle, and the taps that go there."""
+    numbered = monarch.place_filter(np.arange(1, taps + 1), length, n, mode=mode)
+    targets = np.flatnonzero(numbered)
+    return targets, numbered[targets].astype(np.intp) - 1
+
+
+def _transform(xp: Any, k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
+    """Words and scales by NumPy (float64), or by CuPy in the precision of the filter, at least float32."""
+    half = HALF_TYPES[layout.dtype]
+    real = xp.float64 if k.dtype == np.float64 else xp.float32
+    circle = xp.zeros((rows, layout.n), real)
+    circle[:, xp.asarray(layout.targets)] = xp.asarray(k, real)[..., xp.asarray(layout.sources)]
+    bins = xp.fft.fft(circle, axis=-1)
+    peak = xp.abs(bins).max(axis=1)
+    ordinary = ~xp.isfinite(peak) | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
+    scale = xp.where(ordinary, 1.0, 2.0 ** xp.ceil(xp.log2(xp.where(ordinary, 1.0, peak))))
+    values = bins[:, xp.asarray(layout.order)] * xp.asarray(layout.phase, bins.dtype) / scale[:, None]
+    values = values.reshape(rows, layout.tiles, -1)
+    parts = xp.stack([values.real, values.imag], axis=2).astype(half)
+    return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
+
+
+def _transform_torch(k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
+    """The same by PyTorch, on the filter's GPU."""
+    import torch
+
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}[layout.dtype]
+    k = k.detach()
+    k = k if k.dtype == torch.float64 else k.float()
+
+    def there(x: NDArray) -> Any:
+        return torch.from_numpy(x).to(k.device)
+
+    circle = k.new_zeros(rows, layout.n)
+    circle[:, there(layout.targets)] = k[..., there(layout.sources)]
+    bins = torch.fft.fft(circle)
+    peak = bins.abs().amax(dim=1)
+    ordinary = ~peak.isfinite() | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
+    scale = torch.where(ordinary, 1.0, torch.exp2(torch.ceil(torch.log2(torch.where(ordinary, 1.0, peak)))))
+    values = bins[:, there(layout.order)] * there(layout.phase).to(bins.dtype) / scale[:, None]
+    values = values.view(rows, layout.tiles, -1)
+    parts = torch.stack([values.real, values.imag], dim=2).to(half)
+    return parts.view(rows, -1).view(torch.int32), scale.float()
 
 
 def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:

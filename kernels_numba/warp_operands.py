@@ -85,17 +85,13 @@ def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
     return words
 
 
-def spectrum_words(
-    spectrum: NDArray[np.complexfloating], factors: tuple[int, ...], dtype: str
-) -> NDArray[np.int32]:
-    """Filter spectra [H, N] in natural order as the kernel's words [H, N], stage 3's phase absorbed."""
+def spectrum_layout(
+    factors: tuple[int, ...], dtype: str
+) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """The bin at each position of the kernel's order, what it is multiplied by (stage 3's phase), and tiles."""
     n1, n2 = factors
     at = _maps(n1, n2)
     k = at.k1[:, None] + n1 * at.k2[None, :]
-    slots = spectrum[:, k] * (np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype))
-    rows, columns = layout.c_index(n1 // 8, n2 // 8)
-    pairs = slots[:, rows, columns]  # [H, registers, 32, 2]
-    pairs = np.stack([pairs.real, pairs.imag], axis=1)
-    words = layout.to_words(pairs, dtype)  # [H, 2, registers, 32]
-    h, _, registers, lanes = words.shape
-    return words.reshape(h, 2, registers // 4, 4, lanes).swapaxes(3, 4).reshape(h, -1)
+    phase = np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype)
+    positions = layout.lane_order_positions(n1 // 8, n2 // 8)
+    return k[positions], np.broadcast_to(phase, (n1, n2))[positions], 1

@@ -96,6 +96,14 @@ def lane_order(words: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.ascontiguousarray(words.reshape(registers // 4, 4, WARP).transpose(0, 2, 1)).reshape(-1)
 
 
+def lane_order_positions(row_groups: int, column_tiles: int) -> Index:
+    """Rows and columns of a packed C, flat, in the order of the halves that :func:`lane_order` makes."""
+    rows, columns = c_index(row_groups, column_tiles)
+    registers = rows.shape[0]
+    flat = [x.reshape(registers // 4, 4, WARP, 2).swapaxes(1, 2).reshape(-1) for x in (rows, columns)]
+    return flat[0], flat[1]
+
+
 def pack_operand(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDArray[np.int32]:
     """Lane-ordered words of a real matrix laid out by ``index`` (from a_index, b_index or c_index)."""
     rows, columns = index
