@@ -21,143 +21,15 @@ paddings make them free of bank conflicts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba import block_operands
+from kernels_numba.block_pieces import copy_pieces, output_pieces, second_exchange_pieces
+from kernels_numba.block_spec import STRIP, STRIP_WORDS, TUNED, Spec, make_spec
 from monarch import Plan
-
-SUPPORTED_FACTORS = (16, 32)
-STRIP = 32
-DEFAULT_SHARED_LIMIT = 227 * 1024
-STRIP_WORDS = 72
-"""Words of one strip in the second exchange: 32 columns, two parts, and padding against bank conflicts."""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Everything that is compiled into one kernel; ``ring`` is how many strips are copied ahead of the work."""
-
-    n1: int
-    n2: int
-    n3: int
-    dtype: str
-    rows_in: int
-    rows_out: int
-    halves: int = 8
-    guarded: bool = False
-    pregate: bool = False
-    postgate: bool = False
-    scaled: bool = False
-    """Outputs are multiplied by their channel's scale."""
-    warps: int = 8
-    ring: int = 2
-    separate: bool = False
-    """The second exchange has its own memory, which saves a barrier."""
-    tables_shared: bool = False
-    """The outer twiddles are kept in shared memory, not read through the caches."""
-
-    def __post_init__(self) -> None:
-        if self.q // STRIP % self.warps or self.n1 // 2 % self.warps:
-            raise ValueError(
-                f"warps: {self.q // STRIP} strips and {self.n1 // 2} pairs of k1 do not divide among {self.warps}"
-            )
-
-    @property
-    def q(self) -> int:
-        """Points of the inner transform, Q = N2 N3."""
-        return self.n2 * self.n3
-
-    @property
-    def n(self) -> int:
-        """Transform length N."""
-        return self.n1 * self.q
-
-    @property
-    def name(self) -> str:
-        """A name that says what the kernel is, for error messages and profilers."""
-        gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
-        shape = f"{self.n1}x{self.n2}x{self.n3}_in{self.rows_in}_out{self.rows_out}"
-        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
-
-    # ---- shared memory, in words ---------------------------------------------------------------------------
-    @property
-    def row_pair_words(self) -> int:
-        """Two n2 of one k1 in the first exchange: N3 complex pairs, and padding against bank conflicts."""
-        return 2 * self.n3 + 8
-
-    @property
-    def row_words(self) -> int:
-        """One k1 in the first exchange."""
-        return self.n2 // 2 * self.row_pair_words + 4
-
-    @property
-    def exchange_words(self) -> int:
-        """The first exchange; the second takes two rows of it for each pair of k1."""
-        return self.n1 * self.row_words
-
-    @property
-    def stage_words(self) -> int:
-        """One strip of two sequences, and of their input gates."""
-        return 2 * self.rows_in * STRIP // 2 * (2 if self.pregate else 1)
-
-    @property
-    def factor_words(self) -> int:
-        """The DFT factors and inner twiddles."""
-        factors = self.n1 * self.rows_in + self.n1 * self.n1 + 2 * self.n2**2 + 2 * self.n3**2
-        return factors // 2 + 2 * self.q
-
-    @property
-    def table_words(self) -> int:
-        """The outer twiddles, forward and inverse."""
-        return 2 * self.n
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
-        exchange = self.exchange_words * (2 if self.separate else 1)
-        tables = self.table_words if self.tables_shared else 0
-        return 4 * (self.factor_words + tables + exchange + self.warps * self.ring * self.stage_words)
-
-
-def make_spec(
-    plan: Plan,
-    dtype: str,
-    *,
-    halves: int = 8,
-    guarded: bool | None = None,
-    pregate: bool = False,
-    postgate: bool = False,
-    scaled: bool = False,
-    shared_limit: int = DEFAULT_SHARED_LIMIT,
-    **choices: Any,
-) -> Spec:
-    """The kernel for a plan, with as many warps as fit into ``shared_limit`` bytes of shared memory a block.
-
-    Raises ``ValueError`` when this kernel cannot run the plan.
-    """
-    if plan.packing != "pair" or plan.order != 3 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
-        raise ValueError(
-            f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
-            f"three factors out of {SUPPORTED_FACTORS} with packing 'pair'"
-        )
-    n1, n2, n3 = plan.factors
-    _, warps, ring, in_shared = TUNED[n1, n2, n3]
-    choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
-    signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    rows_in = 16 * -(-signal // (16 * n2 * n3))
-    rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
-    if guarded is None:
-        guarded = signal < plan.n or wanted < plan.n
-    spec = Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)
-    for smaller in ({"tables_shared": False}, {"ring": 1}, {"warps": 4}, {"warps": 2}):
-        if spec.shared_bytes > shared_limit:
-            spec = replace(spec, **{name: min(getattr(spec, name), value) for name, value in smaller.items()})
-    return spec
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -198,7 +70,7 @@ def build(tile: Any, spec: Spec) -> Any:
     at_stage = at_second + spec.exchange_words
     es, eb, es2 = spec.row_words, spec.row_pair_words, 2 * spec.row_words
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
-    copy_rows = tile.copy_pieces(_copy_pieces(spec), halves, guarded=guarded)
+    copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
     pre_at = 4 * sequence_words
 
     lane, warp, block, divide, small, int64 = (
@@ -288,7 +160,7 @@ def build(tile: Any, spec: Spec) -> Any:
     )
     low = tile.pair_halves(tuple((i, i + 2 * inner, 0) for i in range(2 * inner)))
     high = tile.pair_halves(tuple((i, i + 2 * inner, 1) for i in range(2 * inner)))
-    put_second = tile.store_shared_pieces(_second_exchange_pieces(spec))
+    put_second = tile.store_shared_pieces(second_exchange_pieces(spec))
     # C
     registers_c = t1 * 4 * 2
     get_second = tile.load_pieces(
@@ -307,10 +179,10 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f1i = tile.load_shared(t1 * t1 * 4, 4)
     stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < n1)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
-    real, imaginary = (_output_pieces(spec, part * kept) for part in range(2))
+    real, imaginary = (output_pieces(spec, part * kept) for part in range(2))
     store_real = tile.store_pieces(real, halves, guarded=guarded)
     store_imaginary = tile.store_pieces(imaginary, halves, guarded=guarded)
-    gather_gate = tile.gather(_output_pieces(spec, 0), kept, halves, guarded=guarded)
+    gather_gate = tile.gather(output_pieces(spec, 0), kept, halves, guarded=guarded)
     load_scale = tile.load_float
 
     def kernel(
@@ -540,67 +412,20 @@ def build(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
-def _copy_pieces(spec: Spec) -> Any:
-    """A warp's copies of one strip of one sequence: each brings ``halves`` rows of 32 columns.
-
-    Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.
-    """
-    rows = [spec.halves * i for i in range(spec.rows_in // spec.halves)]
-    return tuple(((row >> 1) & 1, 32 * row, row * spec.q) for row in rows)
-
-
-def _second_exchange_pieces(spec: Spec) -> Any:
-    """Where a lane's inner results go: (lane offset 0/1 rows upwards plus/minus, 2/3 mirrored rows; ...).
-
-    The fragment is (low, high): registers of two k1 for columns e = 0 and e = 1 of each packed register, each
-    [real, imaginary][row group][column tile].
-    """
-    column_tiles, inner = spec.n3 // 8, spec.q // 64
-    half_rows, half_columns = spec.n2 // 16, column_tiles // 2
-    pieces = []
-    for part in range(2):
-        for group in range(spec.n2 // 8):
-            mirror = group >= half_rows
-            row = spec.n2 - 8 - 8 * (group - half_rows) if mirror else 8 * group
-            row_at = row * STRIP_WORDS if spec.n3 == 32 else row // 2 * STRIP_WORDS
-            for j in range(half_columns):
-                register = part * inner + group * column_tiles + j
-                low, high = register, 2 * inner + register
-                pieces.append((2 * mirror, row_at + 32 * part + 8 * j, (low, high)))
-                low, high = low + half_columns, high + half_columns
-                back = 8 * (spec.n3 // 8 - 1 - j)
-                pieces.append((2 * mirror + 1, row_at + 32 * part + back, (high, low)))
-    return tuple(pieces)
-
-
-def _output_pieces(spec: Spec, first_register: int) -> Any:
-    """Where a lane's outputs lie: (lane offset: 0 rows upwards, 1 mirrored rows; constant; registers)."""
-    half = spec.n1 // 16
-    pieces = []
-    for group in range(spec.rows_out // 8):
-        mirror = group >= half
-        row = spec.n1 - 1 - 8 * (group - half) if mirror else 8 * group
-        start = first_register + 4 * group
-        pieces.append((int(mirror), row * spec.q, tuple(range(start, start + 4))))
-    return tuple(pieces)
-
-
 SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
-
-TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
-    (16, 16, 16): (2, 8, 2, True),
-    (16, 16, 32): (3, 4, 1, False),
-    (16, 32, 16): (3, 4, 1, False),
-    (32, 16, 16): (2, 8, 1, False),
-    (16, 32, 32): (2, 4, 1, False),
-    (32, 16, 32): (2, 4, 1, False),
-    (32, 32, 16): (2, 4, 1, False),
-    (32, 32, 32): (1, 8, 1, False),
-}
-"""By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory. Measured fastest
-on an H200, without gates."""
+__all__ = [
+    "SIGNATURE",
+    "Spec",
+    "build",
+    "make_spec",
+    "min_blocks",
+    "operand_key",
+    "operands",
+    "spectrum_layout",
+    "workers",
+]
 
 
 def min_blocks(spec: Spec) -> int:

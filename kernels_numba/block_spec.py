@@ -1,0 +1,150 @@
+"""What is compiled into one order-3 kernel: shapes, masks, gates, and how a block is made up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from monarch import Plan
+
+SUPPORTED_FACTORS = (16, 32)
+STRIP = 32
+DEFAULT_SHARED_LIMIT = 227 * 1024
+STRIP_WORDS = 72
+"""Words of one strip in the second exchange: 32 columns, two parts, and padding against bank conflicts."""
+
+TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (16, 16, 16): (2, 8, 2, True),
+    (16, 16, 32): (3, 4, 1, False),
+    (16, 32, 16): (3, 4, 1, False),
+    (32, 16, 16): (2, 8, 1, False),
+    (16, 32, 32): (2, 4, 1, False),
+    (32, 16, 32): (2, 4, 1, False),
+    (32, 32, 16): (2, 4, 1, False),
+    (32, 32, 32): (1, 8, 1, False),
+}
+"""By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory. Measured fastest
+on an H200, without gates."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that is compiled into one kernel; ``ring`` is how many strips are copied ahead of the work."""
+
+    n1: int
+    n2: int
+    n3: int
+    dtype: str
+    rows_in: int
+    rows_out: int
+    halves: int = 8
+    guarded: bool = False
+    pregate: bool = False
+    postgate: bool = False
+    scaled: bool = False
+    """Outputs are multiplied by their channel's scale."""
+    warps: int = 8
+    ring: int = 2
+    separate: bool = False
+    """The second exchange has its own memory, which saves a barrier."""
+    tables_shared: bool = False
+    """The outer twiddles are kept in shared memory, not read through the caches."""
+
+    def __post_init__(self) -> None:
+        if self.q // STRIP % self.warps or self.n1 // 2 % self.warps:
+            raise ValueError(
+                f"warps: {self.q // STRIP} strips and {self.n1 // 2} pairs of k1 do not divide among {self.warps}"
+            )
+
+    @property
+    def q(self) -> int:
+        """Points of the inner transform, Q = N2 N3."""
+        return self.n2 * self.n3
+
+    @property
+    def n(self) -> int:
+        """Transform length N."""
+        return self.n1 * self.q
+
+    @property
+    def name(self) -> str:
+        """A name that says what the kernel is, for error messages and profilers."""
+        gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        shape = f"{self.n1}x{self.n2}x{self.n3}_in{self.rows_in}_out{self.rows_out}"
+        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
+        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
+
+    # ---- shared memory, in words ---------------------------------------------------------------------------
+    @property
+    def row_pair_words(self) -> int:
+        """Two n2 of one k1 in the first exchange: N3 complex pairs, and padding against bank conflicts."""
+        return 2 * self.n3 + 8
+
+    @property
+    def row_words(self) -> int:
+        """One k1 in the first exchange."""
+        return self.n2 // 2 * self.row_pair_words + 4
+
+    @property
+    def exchange_words(self) -> int:
+        """The first exchange; the second takes two rows of it for each pair of k1."""
+        return self.n1 * self.row_words
+
+    @property
+    def stage_words(self) -> int:
+        """One strip of two sequences, and of their input gates."""
+        return 2 * self.rows_in * STRIP // 2 * (2 if self.pregate else 1)
+
+    @property
+    def factor_words(self) -> int:
+        """The DFT factors and inner twiddles."""
+        factors = self.n1 * self.rows_in + self.n1 * self.n1 + 2 * self.n2**2 + 2 * self.n3**2
+        return factors // 2 + 2 * self.q
+
+    @property
+    def table_words(self) -> int:
+        """The outer twiddles, forward and inverse."""
+        return 2 * self.n
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        exchange = self.exchange_words * (2 if self.separate else 1)
+        tables = self.table_words if self.tables_shared else 0
+        return 4 * (self.factor_words + tables + exchange + self.warps * self.ring * self.stage_words)
+
+
+def make_spec(
+    plan: Plan,
+    dtype: str,
+    *,
+    halves: int = 8,
+    guarded: bool | None = None,
+    pregate: bool = False,
+    postgate: bool = False,
+    scaled: bool = False,
+    shared_limit: int = DEFAULT_SHARED_LIMIT,
+    **choices: Any,
+) -> Spec:
+    """The kernel for a plan, with as many warps as fit into ``shared_limit`` bytes of shared memory a block.
+
+    Raises ``ValueError`` when this kernel cannot run the plan.
+    """
+    if plan.packing != "pair" or plan.order != 3 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
+        raise ValueError(
+            f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
+            f"three factors out of {SUPPORTED_FACTORS} with packing 'pair'"
+        )
+    n1, n2, n3 = plan.factors
+    _, warps, ring, in_shared = TUNED[n1, n2, n3]
+    choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
+    signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
+    rows_in = 16 * -(-signal // (16 * n2 * n3))
+    rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
+    if guarded is None:
+        guarded = signal < plan.n or wanted < plan.n
+    spec = Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)
+    for smaller in ({"tables_shared": False}, {"ring": 1}, {"warps": 4}, {"warps": 2}):
+        if spec.shared_bytes > shared_limit:
+            spec = replace(spec, **{name: min(getattr(spec, name), value) for name, value in smaller.items()})
+    return spec
