@@ -24,10 +24,10 @@ GATED_REGISTERS = 255
 
 
 def rows(plan: Plan) -> tuple[int, int]:
-    """Live rows of input and output: input by 16 (a product's tile), output all or the first half."""
-    n1, n2 = plan.factors
+    """Live rows of the [N1, N / N1] matrix: of the input by 16 (a product's tile), of the output all or half."""
+    n1, rest = plan.factors[0], plan.n // plan.factors[0]
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    return 16 * -(-signal // (16 * n2)), n1 // 2 if wanted <= plan.n // 2 else n1
+    return 16 * -(-signal // (16 * rest)), n1 // 2 if wanted <= plan.n // 2 else n1
 
 
 def constant_words(n1: Any, n2: Any, rows_in: Any) -> Any:

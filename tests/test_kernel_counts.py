@@ -1,14 +1,16 @@
-"""The closed-form counts of the fused kernel against what its CPU body counts, exactly."""
+"""The closed-form counts of the fused kernels against what their CPU bodies count, exactly."""
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import kernel_counts
-from kernels_numba import FFTConv, fused_warp, prepare_filter
+from costmodel import block_counts, kernel_counts
+from kernels_numba import FFTConv, fused_block, fused_warp, prepare_filter
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
@@ -22,6 +24,35 @@ def flat(counters: object) -> dict[str, int]:
     found |= {f"read_{name}": count for name, count in reads.items()}
     found |= {f"written_{name}": count for name, count in written.items()}
     return found
+
+
+def count(factors, dtype, batch, channels, length, gates, blocks, size):
+    """Run the kernel on the CPU body: the convolution, its spec, the grid, and everything that was counted."""
+    plan = Plan(prod(factors), factors)
+    mode = "circular" if length == plan.n else "causal"
+    taps = plan.n + 1 - length if mode == "causal" else length
+    rng = np.random.default_rng(0)
+    filters = size * rng.standard_normal((channels, taps)) / taps**0.5
+    spectrum = prepare_filter(filters, length=length, mode=mode, dtype=dtype, plan=plan)
+    convolve = FFTConv(spectrum, batch=batch)
+
+    def data() -> np.ndarray:
+        return rng.standard_normal(convolve.shape).astype(HALF_TYPES[dtype])
+
+    pregate, postgate = (data() if on else None for on in gates)
+    _, counters = convolve.run_cpu(data(), pregate=pregate, postgate=postgate, blocks=blocks)
+    spec = convolve.spec(pregate=gates[0], postgate=gates[1])
+    grid, per_worker = convolve.grid(convolve.family.workers(spec), blocks)
+    counted = flat(counters)
+    assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
+    loads = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker)
+    return convolve, spec, {"blocks": grid, "loads": loads}, counted
+
+
+def check(expected, counted):
+    """Every counter as expected, and none that was not."""
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"
 
 
 @given(
@@ -41,49 +72,87 @@ def flat(counters: object) -> dict[str, int]:
     factors=(32, 32), dtype="fp16", batch=5, channels=3, part=1.0, gates=(True, True), blocks=2, size=1e4
 )
 def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates, blocks, size):
-    """Every counter, for any plan, batch, length, alignment and grid."""
-    plan = Plan(factors[0] * factors[1], factors)
-    length = max(1, int(part * plan.n))
-    mode = "circular" if length == plan.n else "causal"
-    taps = plan.n + 1 - length if mode == "causal" else length
-    rng = np.random.default_rng(0)
-    spectrum = prepare_filter(
-        size * rng.standard_normal((channels, taps)) / taps**0.5,
-        length=length,
-        mode=mode,
-        dtype=dtype,
-        plan=plan,
-    )
-    convolve = FFTConv(spectrum, batch=batch)
-
-    def data() -> np.ndarray:
-        return rng.standard_normal(convolve.shape).astype(HALF_TYPES[dtype])
-
-    pregate, postgate = (data() if on else None for on in gates)
-    _, counters = convolve.run_cpu(data(), pregate=pregate, postgate=postgate, blocks=blocks)
-
-    rows_in, rows_out = kernel_counts.rows(spectrum.plan)
-    spec = convolve.spec(pregate=gates[0], postgate=gates[1])
-    grid, per_warp = convolve.grid(fused_warp.workers(spec), blocks)
-    loads = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_warp)
+    """Order 2: every counter, for any plan, batch, length, alignment and grid."""
+    length = max(1, int(part * prod(factors)))
+    convolve, spec, grid, counted = count(factors, dtype, batch, channels, length, gates, blocks, size)
     expected = kernel_counts.totals(
         *factors,
-        rows_in,
-        rows_out,
+        *kernel_counts.rows(convolve.spectrum.plan),
         batch=batch,
         channels=channels,
         length=length,
-        blocks=grid,
-        loads=loads,
         pregate=gates[0],
         postgate=gates[1],
         halves=spec.halves,
-        scaled=spectrum.scaled,
+        scaled=convolve.scaled,
+        **grid,
     )
-    counted = flat(counters)
-    assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
-    assert {name: counted.pop(name, 0) for name in expected} == expected
-    assert not any(counted.values()), "the kernel counted something that has no closed form"
+    check(expected, counted)
+
+
+def block_case(factors, dtype, batch, channels, length, gates, blocks, size):
+    """Compare one case of order 3."""
+    convolve, spec, grid, counted = count(factors, dtype, batch, channels, length, gates, blocks, size)
+    expected = block_counts.totals(
+        *factors,
+        *kernel_counts.rows(convolve.spectrum.plan),
+        batch=batch,
+        channels=channels,
+        length=length,
+        pregate=gates[0],
+        postgate=gates[1],
+        scaled=convolve.scaled,
+        warps=spec.warps,
+        tables_shared=spec.tables_shared,
+        together=spec.q <= block_counts.TOGETHER_POINTS,
+        **grid,
+    )
+    check(expected, counted)
+
+
+@settings(max_examples=15)
+@given(
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 2),
+    length=st.integers(1, 4096),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 3),
+    size=st.sampled_from([1.0, 1e4]),
+)
+@example(dtype="bf16", batch=3, channels=2, length=4096, gates=(True, True), blocks=2, size=1e4)
+def test_block_counts_equal_the_counters(dtype, batch, channels, length, gates, blocks, size):
+    """Order 3: every counter, for any batch, length, alignment, gates and grid."""
+    block_case((16, 16, 16), dtype, batch, channels, length, gates, blocks, size)
+
+
+@pytest.mark.parametrize("factors", list(fused_block.TUNED)[1:])
+@pytest.mark.parametrize("fraction, step", [(1.0, 0), (0.5, 4), (0.6, 1)])
+def test_block_counts_of_every_factor_list(factors, fraction, step):
+    """Each list in full, causal and at a length that allows no wide access, where the batch is odd."""
+    length = int(fraction * prod(factors)) // 8 * 8 - step
+    block_case(factors, "fp16", 1, 1, length, (step == 4, step == 4), 1, 1.0)
+
+
+@given(
+    factors=st.sampled_from(list(fused_block.TUNED)),
+    part=st.sampled_from([0.3, 0.5, 1.0]),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    capacity=st.sampled_from([64, 99, 163, 227]),
+)
+def test_block_shapes_are_the_kernels(factors, part, gates, capacity):
+    """What the model assumes of a block is what the kernel chooses, on GPUs with any amount of shared memory."""
+    n = prod(factors)
+    plan = Plan(n, factors, signal=int(part * n), wanted=int(part * n))
+    options = {"pregate": gates[0], "postgate": gates[1]}
+    spec = fused_block.make_spec(plan, "fp16", shared_limit=capacity * 1024, **options)
+    rows_in, _ = kernel_counts.rows(plan)
+    shape = block_counts.block_shape(factors, rows_in, capacity_bytes=capacity * 1024, **options)
+    if spec.shared_bytes > capacity * 1024:
+        assert shape is None
+        return
+    kernel = (fused_block.min_blocks(spec), spec.warps, spec.ring, spec.tables_shared, spec.shared_bytes)
+    assert shape == block_counts.Shape(*kernel)
 
 
 def test_counts_are_symbolic():

@@ -1,0 +1,146 @@
+"""Exact counts of this project's fused order-3 convolution kernel, as closed forms.
+
+:func:`totals` is plain arithmetic, as `kernel_counts.totals` is for order 2: given integers it returns integers,
+given sympy symbols it returns expressions; a property test holds it equal to the counters of the kernel's CPU body.
+
+Symbols: B sequences, H channels, L samples; N = N1 Q points, Q = N2 N3; ``rows_in`` and ``rows_out``, the live rows
+of the [N1, Q] matrix; a grid of ``blocks`` blocks of ``warps`` warps; items are the H ceil(B / 2) pairs. Per item
+the kernel contracts n1 in Q / 32 strips of 32 columns, does N1 inner convolutions of Q points, and contracts k1 in
+Q / 32 strips again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+STRIP = 32
+TOGETHER_POINTS = 256
+"""Inner convolutions of at most this many points are done two at a time, and share their constants."""
+
+SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (16, 16, 16): (2, 8, 2, True),
+    (16, 16, 32): (3, 4, 1, False),
+    (16, 32, 16): (3, 4, 1, False),
+    (32, 16, 16): (2, 8, 1, False),
+    (16, 32, 32): (2, 4, 1, False),
+    (32, 16, 32): (2, 4, 1, False),
+    (32, 32, 16): (2, 4, 1, False),
+    (32, 32, 32): (1, 8, 1, False),
+}
+"""By factors, as the kernel chooses: blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One block: what it is made of, and the shared memory it takes."""
+
+    blocks_per_sm: int
+    warps: int
+    ring: int
+    tables_shared: bool
+    shared_bytes: int
+
+
+def factor_words(n1: Any, n2: Any, n3: Any, rows_in: Any) -> Any:
+    """32-bit words of the six DFT factors (real, half precision) and the two inner twiddles (complex)."""
+    return (n1 * rows_in + n1 * n1 + 2 * n2 * n2 + 2 * n3 * n3) // 2 + 2 * n2 * n3
+
+
+def block_shape(
+    factors: tuple[int, ...], rows_in: int, *, pregate: bool, postgate: bool, capacity_bytes: float
+) -> Shape | None:
+    """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little."""
+    n1, n2, n3 = factors
+    blocks, warps, ring, tables = SHAPES[factors]
+    row_words = n2 // 2 * (2 * n3 + 8) + 4  # one k1 of the exchange, padded against bank conflicts
+    stage_words = rows_in * STRIP * (2 if pregate else 1)
+
+    def size() -> int:
+        words = factor_words(n1, n2, n3, rows_in) + (2 * prod(factors) if tables else 0)
+        return 4 * (words + n1 * row_words + warps * ring * stage_words)
+
+    for step in range(4):  # what the kernel gives up, in order, where shared memory is short
+        if size() <= capacity_bytes:
+            break
+        if step == 0:
+            tables = False
+        elif step == 1:
+            ring = 1
+        else:
+            warps = min(warps, 4 if step == 2 else 2)
+    if size() > capacity_bytes:
+        return None
+    blocks = max(1, blocks - 1) if pregate or postgate else blocks
+    return Shape(blocks, warps, ring, tables, size())
+
+
+def products(n1: Any, n2: Any, n3: Any, rows_in: Any) -> Any:
+    """Tensor-core instructions (16 x 8 x 16) of one pair: two real products of the factor's size in each stage."""
+    outer = n2 * n3 // STRIP * 8 * (n1 // 16) * (rows_in // 16 + n1 // 16)
+    inner = n1 * 4 * (n2 // 16) * (n3 // 8) * (n2 // 16 + n3 // 16)
+    return outer + inner
+
+
+def totals(
+    n1: Any,
+    n2: Any,
+    n3: Any,
+    rows_in: Any,
+    rows_out: Any,
+    *,
+    batch: Any,
+    channels: Any,
+    length: Any,
+    blocks: Any,
+    warps: Any,
+    loads: Any,
+    tables_shared: bool,
+    together: bool,
+    pregate: bool = False,
+    postgate: bool = False,
+    scaled: bool = False,
+) -> dict[str, Any]:
+    """All counters of one launch, by name.
+
+    ``loads``: how often a block's channel begins or changes (`kernel_counts.spectrum_loads` with its items);
+    ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS`.
+    """
+    q = n2 * n3
+    n = n1 * q
+    strips = q // STRIP
+    items = channels * ((batch + 1) // 2)
+    words = factor_words(n1, n2, n3, rows_in)
+    sequences = 2 * batch * channels * length
+    # Half-precision constants of the inner convolution: factors forward and inverse, twiddles forward and inverse.
+    inner = 4 * n2 * n2 + 4 * n3 * n3 + 8 * q
+    outer = strips * 2 * n1 * (rows_in + n1)
+    constants = outer + n1 * inner // (2 if together else 1)
+    staged = 4 * q * rows_in * (2 if pregate else 1)
+    table = 8 * n if tables_shared else 0
+    exchanged = 8 * n  # written once, read once: two exchanges of 4 bytes a point
+    shared_read = items * (staged + constants + table + exchanged)
+    filled = 4 * words + table
+    rows_kept = 2 * q * rows_out
+    butterflies = 2 * n + 8 * n + (n if rows_out is not n1 and rows_out != n1 else 2 * n)
+    gates = (2 * q * rows_in if pregate else 0) + (rows_kept if postgate else 0)
+    return {
+        "read_u": sequences,
+        "read_pregate": sequences if pregate else 0,
+        "read_postgate": sequences if postgate else 0,
+        "read_spectrum": 4 * n * items,
+        "read_scales": 4 * warps * loads if scaled else 0,
+        "read_constants": 4 * words * blocks,
+        "read_tables": 8 * n * (blocks if tables_shared else items),
+        "written_y": sequences,
+        "shared_read_bytes": shared_read,
+        "shared_written_bytes": filled * blocks + items * (staged + exchanged),
+        "shared_wavefronts": (shared_read + items * exchanged) // 128,
+        "bank_conflicts": 0,
+        "mma_m16n8k16": items * products(n1, n2, n3, rows_in),
+        "fp32_flops": items * (butterflies + (rows_kept if scaled else 0)),
+        "half_flops": items * (30 * n + gates),
+        "transposes": items * n // 32,
+        "barriers": blocks + 3 * items,
+    }
