@@ -167,15 +167,13 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
     import monarch
     import reference
     from kernels_numba import FFTConv, prepare_filter
-    from kernels_numba.families import DEFAULT_FACTORS, FACTORS, FAMILIES
+    from kernels_numba.families import DEFAULT_FACTORS, FAMILIES
 
     filters = _filters(case, torch)
     gates = 2 if case.gated else 0
     found = []
     default = DEFAULT_FACTORS[case.n]
-    choices = [
-        f for order in FAMILIES for f in monarch.factor_lists(case.n, order=order) if set(f) <= set(FACTORS)
-    ]
+    choices = [f for family in FAMILIES.values() for f in family.FACTORS if math.prod(f) == case.n]
     if case.variant != "plain" or case.dtype != "fp16" or case.batch == 1:
         choices = [default]
     for factors in sorted(choices, key=lambda f: f != default):

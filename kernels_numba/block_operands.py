@@ -61,7 +61,7 @@ class _Maps:
 @cache
 def _maps(n1: int, n2: int, n3: int) -> _Maps:
     return _Maps(
-        row_in=rows_read(n1),
+        row_in=rows_read(max(16, n1)),
         k1=mirrored(n1, self_paired=True),
         k2=mirrored(n2),
         k3=mirrored(n3),
@@ -69,6 +69,19 @@ def _maps(n1: int, n2: int, n3: int) -> _Maps:
         column_out=columns_exchanged(n3),
         row_out=mirrored(n2),
     )
+
+
+def outer_factor(
+    n1: int, contracted: NDArray[np.intp], outputs: NDArray[np.intp], *, shift: float, dtype: str
+) -> NDArray:
+    """The outer stage's factor, cosine rows above sine rows; for n1 = 8, of two parts of the columns side by side.
+
+    Rows are slots (row group, part, output), columns (part, contracted index), and the parts do not mix.
+    """
+    fold, half = max(1, 16 // n1), n1 // 2
+    one = factor(n1, contracted, outputs, shift=shift, dtype=dtype)
+    parts = one.reshape(2, 1, half, 1, n1) * np.eye(fold)[None, :, None, :, None]
+    return parts.reshape(n1 * fold, n1 * fold)
 
 
 @lru_cache(maxsize=32)
@@ -86,12 +99,11 @@ def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> NDArray[np
     forward = w * np.exp(1j * np.pi * at.column_in / n3)[None, :] / factor_scale(n2, 0.5, dtype)
     w = np.exp(2j * np.pi * (np.outer(at.k2, at.column_out) % q) / q)
     inverse = w * np.exp(-1j * np.pi * at.k2 / n2)[:, None] / factor_scale(n3, 0.5, dtype)
+    rows = max(16, n1)
+    first = outer_factor(n1, np.arange(n1), at.k1, shift=0.0, dtype=dtype)[:, at.row_in]
+    last = outer_factor(n1, at.k1, mirrored(n1), shift=0.5, dtype=dtype)
     parts = [
-        layout.pack_operand(
-            factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in],
-            a(n1 // 16, rows_in // 16),
-            dtype,
-        ),
+        layout.pack_operand(first[:, :rows_in], a(rows // 16, rows_in // 16), dtype),
         layout.pack_operand(factor(n2, natural, at.k2, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype),
         layout.pack_operand(
             factor(n3, at.column_in, at.k3, shift=0.5, dtype=dtype).T, b(n3 // 16, n3 // 8), dtype
@@ -102,9 +114,7 @@ def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> NDArray[np
         layout.pack_operand(
             factor(n2, at.k2, at.row_out, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype
         ),
-        layout.pack_operand(
-            factor(n1, at.k1, mirrored(n1), shift=0.5, dtype=dtype), a(n1 // 16, n1 // 16), dtype
-        ),
+        layout.pack_operand(last, a(rows // 16, rows // 16), dtype),
         layout.pack_complex(forward, c(n2 // 8, n3 // 8), dtype),
         layout.pack_complex(inverse, c(n2 // 8, n3 // 8), dtype),
     ]
@@ -119,15 +129,24 @@ def outer_twiddles(n1: int, n2: int, n3: int, dtype: str) -> NDArray[np.int32]:
     at = _maps(n1, n2, n3)
     q, points = n2 * n3, n1 * n2 * n3
     parts = []
-    for strip in range(q // STRIP):
+    fold, half = max(1, 16 // n1), n1 // 2
+    upper, within = np.divmod(np.arange(n1 * fold), half * fold)  # cosine or sine rows
+    part, output = np.divmod(within, half)
+    k1 = at.k1[upper * half + output]
+    for strip in range(q // STRIP // fold):
         row, column = strip_columns(n3, strip)
-        w = np.exp(-2j * np.pi * (np.outer(at.k1, row * n3 + column) % points) / points)
-        w = w * np.exp(1j * np.pi * row / n2)[None, :] / factor_scale(n1, 0.0, dtype)
-        parts.append(layout.pack_complex(w, layout.c_index(n1 // 8, STRIP // 8), dtype))
+        m = (part * (q // fold))[:, None] + (row * n3 + column)[None, :]
+        w = np.exp(-2j * np.pi * (k1[:, None] * m % points) / points)
+        w = w * np.exp(1j * np.pi * (m // n3) / n2) / factor_scale(n1, 0.0, dtype)
+        parts.append(layout.pack_complex(w, layout.c_index(n1 * fold // 8, STRIP // 8), dtype))
     m = at.row_out[:, None] * n3 + at.column_out[None, :]
-    for k1 in at.k1:
-        w = np.exp(2j * np.pi * ((k1 * m) % points) / points)
-        w = w * np.exp(-1j * np.pi * k1 / n1) / (factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype))
+    for frequency in at.k1:
+        w = np.exp(2j * np.pi * ((frequency * m) % points) / points)
+        w = (
+            w
+            * np.exp(-1j * np.pi * frequency / n1)
+            / (factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype))
+        )
         parts.append(layout.pack_complex(w, layout.c_index(n2 // 8, n3 // 8), dtype))
     words = np.concatenate(parts)
     words.setflags(write=False)

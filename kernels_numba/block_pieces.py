@@ -13,7 +13,7 @@ def copy_pieces(spec: Spec) -> Any:
     Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.
     """
     rows = [spec.halves * i for i in range(spec.rows_in // spec.halves)]
-    return tuple(((row >> 1) & 1, 32 * row, row * spec.q) for row in rows)
+    return tuple(((row >> 1) & 1, 32 * row, row_offset(spec, row)) for row in rows)
 
 
 def second_exchange_pieces(spec: Spec) -> Any:
@@ -40,13 +40,18 @@ def second_exchange_pieces(spec: Spec) -> Any:
     return tuple(pieces)
 
 
+def row_offset(spec: Spec, row: int) -> int:
+    """Samples from the first row of the outer stage's matrix to another: n1, and the part of the columns."""
+    return row % spec.n1 * spec.q + row // spec.n1 * (spec.q // spec.fold)
+
+
 def output_pieces(spec: Spec, first_register: int) -> Any:
     """Where a lane's outputs lie: (lane offset: 0 rows upwards, 1 mirrored rows; constant; registers)."""
-    half = spec.n1 // 16
+    half = spec.rows // 16
     pieces = []
     for group in range(spec.rows_out // 8):
         mirror = group >= half
-        row = spec.n1 - 1 - 8 * (group - half) if mirror else 8 * group
+        row = spec.n1 - 1 - spec.lanes * (group - half) if mirror else spec.lanes * group
         start = first_register + 4 * group
         pieces.append((int(mirror), row * spec.q, tuple(range(start, start + 4))))
     return tuple(pieces)

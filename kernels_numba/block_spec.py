@@ -7,13 +7,15 @@ from typing import Any
 
 from monarch import Plan
 
-SUPPORTED_FACTORS = (16, 32)
+FIRST_FACTORS = (8, 16, 32)
+INNER_FACTORS = (16, 32)
 STRIP = 32
 DEFAULT_SHARED_LIMIT = 227 * 1024
 STRIP_WORDS = 72
 """Words of one strip in the second exchange: 32 columns, two parts, and padding against bank conflicts."""
 
 TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (8, 16, 16): (3, 4, 2, True),
     (16, 16, 16): (2, 8, 2, True),
     (16, 16, 32): (3, 4, 1, False),
     (16, 32, 16): (3, 4, 1, False),
@@ -51,9 +53,9 @@ class Spec:
     """The outer twiddles are kept in shared memory, not read through the caches."""
 
     def __post_init__(self) -> None:
-        if self.q // STRIP % self.warps or self.n1 // 2 % self.warps:
+        if self.strips % self.warps or self.n1 // 2 % self.warps:
             raise ValueError(
-                f"warps: {self.q // STRIP} strips and {self.n1 // 2} pairs of k1 do not divide among {self.warps}"
+                f"warps: {self.strips} strips and {self.n1 // 2} pairs of k1 do not divide among {self.warps}"
             )
 
     @property
@@ -65,6 +67,26 @@ class Spec:
     def n(self) -> int:
         """Transform length N."""
         return self.n1 * self.q
+
+    @property
+    def fold(self) -> int:
+        """How many parts of the columns share a product of the outer stage: a factor of 8 fills half of one."""
+        return max(1, 16 // self.n1)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the outer stage's matrix: n1 of every part."""
+        return self.n1 * self.fold
+
+    @property
+    def lanes(self) -> int:
+        """Outputs of the outer stage in one row group of one part."""
+        return min(8, self.n1 // 2)
+
+    @property
+    def strips(self) -> int:
+        """Strips of 32 columns (in every part)."""
+        return self.q // (STRIP * self.fold)
 
     @property
     def name(self) -> str:
@@ -98,7 +120,7 @@ class Spec:
     @property
     def factor_words(self) -> int:
         """The DFT factors and inner twiddles."""
-        factors = self.n1 * self.rows_in + self.n1 * self.n1 + 2 * self.n2**2 + 2 * self.n3**2
+        factors = self.rows * self.rows_in + self.rows**2 + 2 * self.n2**2 + 2 * self.n3**2
         return factors // 2 + 2 * self.q
 
     @property
@@ -130,17 +152,17 @@ def make_spec(
 
     Raises ``ValueError`` when this kernel cannot run the plan.
     """
-    if plan.packing != "pair" or plan.order != 3 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
+    if plan.packing != "pair" or plan.factors not in TUNED:
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
-            f"three factors out of {SUPPORTED_FACTORS} with packing 'pair'"
+            f"a factor out of {FIRST_FACTORS} and two out of {INNER_FACTORS} with packing 'pair'"
         )
     n1, n2, n3 = plan.factors
     _, warps, ring, in_shared = TUNED[n1, n2, n3]
     choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    rows_in = 16 * -(-signal // (16 * n2 * n3))
-    rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
+    rows_in = 16 * -(-signal // (16 * n2 * n3)) if n1 >= 16 else 16
+    rows_out = max(n1, 16) // (2 if wanted <= plan.n // 2 else 1)
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
     spec = Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)

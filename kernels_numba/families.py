@@ -1,8 +1,8 @@
 """Which kernel runs a plan: a registry of kernel families.
 
-A family is a module with ``make_spec`` (plan to compiled-in choices), ``build`` (the kernel function), ``SIGNATURE``,
-``min_blocks``, ``workers`` (who takes items), ``operands`` (its constant buffers) and ``spectrum_layout`` (the
-filter's order). A new kernel is a new family; nothing else changes.
+A family is a module with ``FACTORS`` (the plans it runs), ``make_spec`` (plan to compiled-in choices), ``build``
+(the kernel function), ``SIGNATURE``, ``min_blocks``, ``workers`` (who takes items), ``operands`` (its constant
+buffers) and ``spectrum_layout`` (the filter's order). A new kernel is a new family; nothing else changes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from types import ModuleType
 
 from kernels_numba import fused_block, fused_warp
-from monarch import Plan
+from monarch import Plan, format_factors
 
-FACTORS = (16, 32)
 FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
 
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),
     512: (16, 32),
     1024: (32, 32),
+    2048: (8, 16, 16),
     4096: (16, 16, 16),
     8192: (16, 16, 32),
     16384: (32, 16, 32),
@@ -30,10 +30,7 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
 def family_of(plan: Plan) -> ModuleType:
     """The family that runs a plan. Raises ``ValueError`` when there is none, saying what there is."""
     family = FAMILIES.get(plan.order)
-    if family is None or plan.packing != "pair" or any(f not in FACTORS for f in plan.factors):
-        lengths = ", ".join(map(str, DEFAULT_FACTORS))
-        raise ValueError(
-            f"plan: no fused kernel runs {plan}; accepted are two or three factors out of {FACTORS} with packing "
-            f"'pair', so transform lengths {lengths}"
-        )
+    if family is None or plan.packing != "pair" or plan.factors not in family.FACTORS:
+        accepted = ", ".join(format_factors(f) for family in FAMILIES.values() for f in family.FACTORS)
+        raise ValueError(f"plan: no fused kernel runs {plan}; accepted with packing 'pair' are {accepted}")
     return family

@@ -41,10 +41,11 @@ def build(tile: Any, spec: Spec) -> Any:
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, separate, in_shared = spec.pregate, spec.postgate, spec.separate, spec.tables_shared
-    t1, t2, j2, k3 = n1 // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
+    rows, lanes, fold = spec.rows, spec.lanes, spec.fold
+    t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
-    groups1 = n1 // 8
-    strips = q // STRIP
+    groups1 = rows // 8
+    strips = spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
     outer = groups1 * 4  # registers of the real parts of a packed strip
     inner = q // 64  # registers of the real parts of a packed inner matrix
@@ -54,12 +55,12 @@ def build(tile: Any, spec: Spec) -> Any:
 
     # Where things lie in shared memory.
     at_f1 = 0
-    at_f2 = at_f1 + n1 * spec.rows_in // 2
+    at_f2 = at_f1 + rows * spec.rows_in // 2
     at_f3 = at_f2 + n2 * n2 // 2
     at_f3i = at_f3 + n3 * n3 // 2
     at_f2i = at_f3i + n3 * n3 // 2
     at_f1i = at_f2i + n2 * n2 // 2
-    at_t2 = at_f1i + n1 * n1 // 2
+    at_t2 = at_f1i + rows * rows // 2
     at_t2i = at_t2 + q
     total = spec.factor_words
     constant_rounds = total // 128
@@ -102,14 +103,14 @@ def build(tile: Any, spec: Spec) -> Any:
         )
     )
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
-    stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=True)
+    stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
     pack_outer = tile.pack(2 * outer)
     load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
     put_first = tile.store_shared_pieces(
         tuple(
             (
                 0,
-                8 * y * es + 4 * h,
+                lanes * y * es + 4 * h,
                 tuple(part * outer + y * 4 + 2 * h + j for j in range(2) for part in range(2)),
             )
             for y in range(groups1)
@@ -167,7 +168,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tuple(
             (
                 0,
-                (8 * k + 4 * r) * es2 + 32 * part,
+                ((8 * k + 4 * r) * es2 if fold == 1 else r * strips * STRIP_WORDS) + 32 * part,
                 tuple(part * registers_c + (k * 4 + j) * 2 + r for j in range(4)),
             )
             for k in range(t1)
@@ -177,7 +178,7 @@ def build(tile: Any, spec: Spec) -> Any:
         2 * registers_c,
     )
     load_f1i = tile.load_shared(t1 * t1 * 4, 4)
-    stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < n1)
+    stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
     real, imaginary = (output_pieces(spec, part * kept) for part in range(2))
     store_real = tile.store_pieces(real, halves, guarded=guarded)
@@ -209,7 +210,9 @@ def build(tile: Any, spec: Spec) -> Any:
         ring_end = small(ring * stage_words)
         # A lane's two words of a row: chunk 2 (g & 1) + (g >> 2), moved by one in every second pair of rows.
         read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
-        first_put = small(at_exchange + g * es + 8 * t)
+        part = small(divide(g, lanes))  # of the columns; 0 unless the outer factor is 8
+        output = small(g - part * lanes)
+        first_put = small(at_exchange + output * es + part * (n2 // (2 * fold) * eb) + 8 * t)
         first_get = small(at_exchange + t * eb + 4 * g)
         second_get = small(at_second + t * es2 + 4 * g)
         odd = small(t & 1)
@@ -221,8 +224,8 @@ def build(tile: Any, spec: Spec) -> Any:
         else:
             up = small(g * STRIP_WORDS)
             down = small((7 - g) * STRIP_WORDS)
-        out_up = small(g * q + 8 * t)
-        out_down = small(8 * t - g * q)
+        out_up = small(output * q + part * (q // fold) + 8 * t)
+        out_down = small(part * (q // fold) + 8 * t - output * q)
         # Where this lane's copies of a strip come from and go to; see `_copy_pieces`.
         copy_row = small((index * halves) >> 5)
         copy_column = small((index * halves) & 31)
@@ -291,9 +294,9 @@ def build(tile: Any, spec: Spec) -> Any:
                 if turn >= 0:
                     z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
                     if in_shared:
-                        z1 = multiply_outer(z, load_table_shared(at_tables + strip * (32 * n1) + c, 128))
+                        z1 = multiply_outer(z, load_table_shared(at_tables + strip * (32 * rows) + c, 128))
                     else:
-                        z1 = multiply_outer(z, load_table(tables, strip * (32 * n1) + c, 128))
+                        z1 = multiply_outer(z, load_table(tables, strip * (32 * rows) + c, 128))
                     to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
                     put_first(to, to, to, to, z1)
                     strip = small(strip + 1)
@@ -414,6 +417,9 @@ def build(tile: Any, spec: Spec) -> Any:
 
 SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
+
+FACTORS = tuple(TUNED)
+"""The plans this family runs."""
 
 __all__ = [
     "SIGNATURE",

@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 from kernels_numba import warp_operands
 from monarch import Plan
 
-SUPPORTED_FACTORS = (16, 32)
+FACTORS = ((16, 16), (16, 32), (32, 16), (32, 32))
+"""The plans this family runs."""
 HALVES_PER_COPY = 8
 
 
@@ -113,10 +114,10 @@ def make_spec(
     warps: int = 4,
 ) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
-    if plan.packing != "pair" or plan.order != 2 or any(f not in SUPPORTED_FACTORS for f in plan.factors):
+    if plan.packing != "pair" or plan.factors not in FACTORS:
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted "
-            f"are two factors out of {SUPPORTED_FACTORS} with packing 'pair' (N = 256, 512 or 1024)"
+            f"are two factors out of (16, 32) with packing 'pair' (N = 256, 512 or 1024)"
         )
     n1, n2 = plan.factors
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n

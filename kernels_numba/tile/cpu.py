@@ -302,12 +302,13 @@ class CpuTile:
         k_tiles: int,
         *,
         inverse: bool,
-        self_paired: bool = False,
+        self_paired: int = 0,
         lower_half: bool = False,
     ) -> Callable:
         """Contract rows with a [cosines; sines] factor; outputs by row group, mirrors in the second half."""
         product = self.mma(row_tiles, column_tiles, k_tiles)
-        special = (np.arange(WARP) >> 2 == 0) if self_paired else None
+        period = 8 if self_paired is True else self_paired
+        special = (np.arange(WARP) >> 2) % period == 0 if period else None
 
         def contract(factor: Fragment, data: Fragment) -> Fragment:
             p, q = (product(factor, part) for part in np.split(data, 2))

@@ -134,7 +134,7 @@ class GpuTile(GpuMemory):
         k_tiles: int,
         *,
         inverse: bool,
-        self_paired: bool = False,
+        self_paired: int = 0,
         lower_half: bool = False,
     ) -> Any:
         """Contract the rows of complex data with a DFT factor in cosine/sine form: ``op(factor, data)``.
@@ -144,11 +144,12 @@ class GpuTile(GpuMemory):
         each (see ``docs/kernels.md``). Returns complex float32 accumulators by row group: the first half of
         the groups holds the outputs q, the second half their mirrors (``lower_half`` returns the first half
         alone). ``self_paired``: row 0 of the sines holds the alternating signs of output n/2, which has no
-        mirror.
+        mirror; a number says after how many rows of the first group the next such row comes (8: it is the only one).
         """
         groups, half = 2 * row_tiles, row_tiles
+        period = 8 if self_paired is True else self_paired
         pairs = [
-            ((y * column_tiles + n) * 2 + e, ((y + half) * column_tiles + n) * 2 + e, self_paired and y == 0)
+            ((y * column_tiles + n) * 2 + e, ((y + half) * column_tiles + n) * 2 + e, period > 0 and y == 0)
             for y in range(half)
             for n in range(column_tiles)
             for e in range(2)
@@ -168,9 +169,9 @@ class GpuTile(GpuMemory):
                 p = self._real_product(builder, a, b[:middle], shape)
                 q = self._real_product(builder, a, b[middle:], shape)
                 special = None
-                if self_paired:
+                if period:
                     thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
-                    group = builder.and_(thread, ir.Constant(I32, 28))
+                    group = builder.and_(thread, ir.Constant(I32, 4 * (period - 1)))
                     special = builder.icmp_unsigned("==", group, ir.Constant(I32, 0))
                 re, im = _butterfly(builder, p, q, pairs, inverse=inverse, special=special)
                 return pack_tuple(context, builder, signature.return_type, re[:kept] + im[:kept])
