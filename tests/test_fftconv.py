@@ -422,7 +422,11 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
         lambda: call(mode="causal", plan=Plan(256, (16, 16))),
     ),
     "plan of other factors": (ValueError, "^plan: .*16, 32", lambda: call(plan=Plan(256, (8, 32)))),
-    "plan of order 1": (ValueError, "^plan: .*accepted with packing 'pair' are 16x16", lambda: call(plan=Plan(256, (256,)))),
+    "plan of order 1": (
+        ValueError,
+        "^plan: .*accepted with packing 'pair' are 16x16",
+        lambda: call(plan=Plan(256, (256,))),
+    ),
     "plan of half packing": (
         ValueError,
         "^plan: .*packing 'pair'",

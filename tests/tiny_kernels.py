@@ -399,18 +399,17 @@ def mma(tile: Any, rows: int, columns: int, k: int) -> Callable:
     return _two(tile, 4 * rows * k, 2 * k * columns, tile.mma(rows, columns, k), count, words)
 
 
-@tiny(
-    "dft_rows:forward", "dft_rows:inverse", "dft_rows:forward:paired", "dft_rows:inverse:half", data="noise"
-)
-def dft_rows(tile: Any, direction: str, extra: str = "") -> Callable:
-    """A factor of 32 outputs and 16 inputs on a complex [16, 16]."""
+@tiny("dft_rows:forward", "dft_rows:inverse", "dft_rows:inverse:half", data="noise")
+@tiny("dft_rows:forward:paired:8", "dft_rows:forward:paired:4", "dft_rows:inverse:paired:4", data="noise")
+def dft_rows(tile: Any, direction: str, extra: str = "", period: int = 0) -> Callable:
+    """A factor of 32 outputs and 16 inputs on a complex [16, 16]; in the first 8 rows, some have no mirror."""
     rows, columns, k = 2, 2, 1
     operation = tile.dft_rows(
         rows,
         columns,
         k,
         inverse=direction == "inverse",
-        self_paired=extra == "paired",
+        self_paired=period,
         lower_half=extra == "half",
     )
     count = 2 * 4 * rows * columns // (2 if extra == "half" else 1)
