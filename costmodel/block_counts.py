@@ -3,10 +3,11 @@
 :func:`totals` is plain arithmetic, as `kernel_counts.totals` is for order 2: given integers it returns integers,
 given sympy symbols it returns expressions; a property test holds it equal to the counters of the kernel's CPU body.
 
-Symbols: B sequences, H channels, L samples; N = N1 Q points, Q = N2 N3; ``rows_in`` and ``rows_out``, the live rows
-of the [N1, Q] matrix; a grid of ``blocks`` blocks of ``warps`` warps; items are the H ceil(B / 2) pairs. Per item
-the kernel contracts n1 in Q / 32 strips of 32 columns, does N1 inner convolutions of Q points, and contracts k1 in
-Q / 32 strips again.
+Symbols: B sequences, H channels, L samples; N = N1 Q points, Q = N2 N3; ``fold`` parts of the columns share a product
+of the outer stage (2 for N1 = 8, which fills half of one, else 1); ``rows_in`` and ``rows_out``, the live rows of the
+[fold N1, Q / fold] matrix; a grid of ``blocks`` blocks of ``warps`` warps; items are the H ceil(B / 2) pairs. Per item
+the kernel contracts n1 in Q / (32 fold) strips of 32 columns, does N1 inner convolutions of Q points, and contracts
+k1 in as many strips again. Derivation of each line: docs/kernels.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ TOGETHER_POINTS = 256
 """Inner convolutions of at most this many points are done two at a time, and share their constants."""
 
 SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (8, 16, 16): (3, 4, 2, True),
     (16, 16, 16): (2, 8, 2, True),
     (16, 16, 32): (3, 4, 1, False),
     (16, 32, 16): (3, 4, 1, False),
@@ -43,9 +45,15 @@ class Shape:
     shared_bytes: int
 
 
-def factor_words(n1: Any, n2: Any, n3: Any, rows_in: Any) -> Any:
+def fold_of(n1: int) -> int:
+    """How many parts of the columns share a product of the outer stage."""
+    return max(1, 16 // n1)
+
+
+def factor_words(n1: Any, n2: Any, n3: Any, rows_in: Any, *, fold: Any = 1) -> Any:
     """32-bit words of the six DFT factors (real, half precision) and the two inner twiddles (complex)."""
-    return (n1 * rows_in + n1 * n1 + 2 * n2 * n2 + 2 * n3 * n3) // 2 + 2 * n2 * n3
+    rows = fold * n1
+    return (rows * rows_in + rows * rows + 2 * n2 * n2 + 2 * n3 * n3) // 2 + 2 * n2 * n3
 
 
 def block_shape(
@@ -58,7 +66,7 @@ def block_shape(
     stage_words = rows_in * STRIP * (2 if pregate else 1)
 
     def size() -> int:
-        words = factor_words(n1, n2, n3, rows_in) + (2 * prod(factors) if tables else 0)
+        words = factor_words(n1, n2, n3, rows_in, fold=fold_of(n1)) + (2 * prod(factors) if tables else 0)
         return 4 * (words + n1 * row_words + warps * ring * stage_words)
 
     for step in range(4):  # what the kernel gives up, in order, where shared memory is short
@@ -76,9 +84,10 @@ def block_shape(
     return Shape(blocks, warps, ring, tables, size())
 
 
-def products(n1: Any, n2: Any, n3: Any, rows_in: Any) -> Any:
+def products(n1: Any, n2: Any, n3: Any, rows_in: Any, *, fold: Any = 1) -> Any:
     """Tensor-core instructions (16 x 8 x 16) of one pair: two real products of the factor's size in each stage."""
-    outer = n2 * n3 // STRIP * 8 * (n1 // 16) * (rows_in // 16 + n1 // 16)
+    tiles = fold * n1 // 16
+    outer = n2 * n3 // (fold * STRIP) * 8 * tiles * (rows_in // 16 + tiles)
     inner = n1 * 4 * (n2 // 16) * (n3 // 8) * (n2 // 16 + n3 // 16)
     return outer + inner
 
@@ -98,6 +107,7 @@ def totals(
     loads: Any,
     tables_shared: bool,
     together: bool,
+    fold: Any = 1,
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
@@ -108,23 +118,23 @@ def totals(
     ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS`.
     """
     q = n2 * n3
-    n = n1 * q
-    strips = q // STRIP
+    n, rows = n1 * q, fold * n1
+    strips = q // (fold * STRIP)
     items = channels * ((batch + 1) // 2)
-    words = factor_words(n1, n2, n3, rows_in)
+    words = factor_words(n1, n2, n3, rows_in, fold=fold)
     sequences = 2 * batch * channels * length
     # Half-precision constants of the inner convolution: factors forward and inverse, twiddles forward and inverse.
     inner = 4 * n2 * n2 + 4 * n3 * n3 + 8 * q
-    outer = strips * 2 * n1 * (rows_in + n1)
+    outer = strips * 2 * rows * (rows_in + rows)
     constants = outer + n1 * inner // (2 if together else 1)
-    staged = 4 * q * rows_in * (2 if pregate else 1)
+    staged = 128 * strips * rows_in * (2 if pregate else 1)
     table = 8 * n if tables_shared else 0
     exchanged = 8 * n  # written once, read once: two exchanges of 4 bytes a point
     shared_read = items * (staged + constants + table + exchanged)
     filled = 4 * words + table
-    rows_kept = 2 * q * rows_out
-    butterflies = 2 * n + 8 * n + (n if rows_out is not n1 and rows_out != n1 else 2 * n)
-    gates = (2 * q * rows_in if pregate else 0) + (rows_kept if postgate else 0)
+    rows_kept = 64 * strips * rows_out
+    butterflies = 2 * n + 8 * n + (2 * n if rows_out == rows else n)
+    gates = (64 * strips * rows_in if pregate else 0) + (rows_kept if postgate else 0)
     return {
         "read_u": sequences,
         "read_pregate": sequences if pregate else 0,
@@ -138,7 +148,7 @@ def totals(
         "shared_written_bytes": filled * blocks + items * (staged + exchanged),
         "shared_wavefronts": (shared_read + items * exchanged) // 128,
         "bank_conflicts": 0,
-        "mma_m16n8k16": items * products(n1, n2, n3, rows_in),
+        "mma_m16n8k16": items * products(n1, n2, n3, rows_in, fold=fold),
         "fp32_flops": items * (butterflies + (rows_kept if scaled else 0)),
         "half_flops": items * (30 * n + gates),
         "transposes": items * n // 32,

@@ -24,10 +24,12 @@ GATED_REGISTERS = 255
 
 
 def rows(plan: Plan) -> tuple[int, int]:
-    """Live rows of the [N1, N / N1] matrix: of the input by 16 (a product's tile), of the output all or half."""
-    n1, rest = plan.factors[0], plan.n // plan.factors[0]
+    """Live rows of the outer stage's matrix: of the input by 16 (a product's tile), of the output all or half."""
+    n1 = max(16, plan.factors[0])
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    return 16 * -(-signal // (16 * rest)), n1 // 2 if wanted <= plan.n // 2 else n1
+    whole = plan.factors[0] < 16  # two parts of the columns fill one product: its rows are all live
+    live = 16 if whole else 16 * -(-signal * n1 // (16 * plan.n))
+    return live, n1 // 2 if wanted <= plan.n // 2 else n1
 
 
 def constant_words(n1: Any, n2: Any, rows_in: Any) -> Any:

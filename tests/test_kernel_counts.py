@@ -105,6 +105,7 @@ def block_case(factors, dtype, batch, channels, length, gates, blocks, size):
         warps=spec.warps,
         tables_shared=spec.tables_shared,
         together=spec.q <= block_counts.TOGETHER_POINTS,
+        fold=block_counts.fold_of(factors[0]),
         **grid,
     )
     check(expected, counted)
@@ -126,7 +127,7 @@ def test_block_counts_equal_the_counters(dtype, batch, channels, length, gates, 
     block_case((16, 16, 16), dtype, batch, channels, length, gates, blocks, size)
 
 
-@pytest.mark.parametrize("factors", list(fused_block.TUNED)[1:])
+@pytest.mark.parametrize("factors", [f for f in fused_block.TUNED if f != (16, 16, 16)])
 @pytest.mark.parametrize("fraction, step", [(1.0, 0), (0.5, 4), (0.6, 1)])
 def test_block_counts_of_every_factor_list(factors, fraction, step):
     """Each list in full, causal and at a length that allows no wide access, where the batch is odd."""
