@@ -14,7 +14,11 @@ compared:
 * the last two stages chain in registers while their product is at most 1024 (each factor at most 32); every
   other boundary goes through shared memory (4 bytes a point written and read, forward and inverse) and
   costs a barrier;
-* DFT matrices are read from shared memory once per 32 columns, twiddles once per direction;
+* DFT matrices are read from shared memory once per 32 columns, the chained stages' twiddles once per direction;
+  the twiddles of other stages and, unless a warp keeps it in registers, the spectrum come through the caches;
+* each block fetches its constants once;
+* instructions: one for each product, for 32 additions, for 96 half-precision flops (complex products of packed
+  pairs), for 32 words that are rounded or moved between registers, and for each access of 8 or 16 bytes a lane;
 * a transform that does not fit in a block's shared memory makes one extra trip through device memory per
   outer stage and direction (4 bytes a point written and read), in a launch of its own.
 
@@ -40,11 +44,17 @@ GATED = ("gated", "causal-gated")
 VARIANTS = ("plain", "causal", "gated", "causal-gated")
 TILE = 16
 WARP_POINTS = 1024
+MMA_FLOPS = 4096
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Work of one call, all launches together, unless a name says otherwise."""
+    """Work of one call, all launches together, unless a name says otherwise.
+
+    ``shared_bytes`` and ``l2_bytes`` leave out what each block fetches once, ``fill_bytes_per_block``. ``blocks``
+    are portions of work: on a GPU that holds fewer at once, each block takes several. ``workers_per_block`` go
+    through their stages independently of each other: its warps, or the block as a whole.
+    """
 
     device_read_bytes: float
     device_write_bytes: float
@@ -52,14 +62,17 @@ class Counts:
     half_flops: float
     fp32_flops: float
     shared_bytes: float
+    l2_bytes: float
+    warp_instructions: float
     transforms: int
     launches: int
     blocks: int
     threads_per_block: int
     shared_bytes_per_block: int
     registers_per_thread: int
+    workers_per_block: int
+    fill_bytes_per_block: float
     barriers_per_transform: float
-    l2_bytes: float = 0.0
     exact: bool = False
     source: str = "analytic"
 
@@ -76,8 +89,10 @@ class Counts:
 class KernelCounts(Protocol):
     """The exact counts of this project's kernel for a plan, or None where it has no such kernel."""
 
-    def __call__(self, plan: Plan, batch: int, channels: int, *, dtype: str, variant: str) -> Counts | None:
-        """Counts of one call on input [batch, channels, plan.signal]."""
+    def __call__(
+        self, plan: Plan, batch: int, channels: int, *, dtype: str, variant: str, capacity_bytes: float
+    ) -> Counts | None:
+        """Counts of one call on input [batch, channels, plan.signal]; ``capacity_bytes`` a block can have."""
         ...
 
 
@@ -112,10 +127,17 @@ def for_plan(
     """Exact counts where a kernel exists for the plan, else `analytic`."""
     shipped = _shipped()
     for source in (*_registry, *([shipped] if shipped else [])):
-        exact = source(plan, batch, channels, dtype=dtype, variant=variant)
+        exact = source(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
         if exact is not None:
             return exact
     return analytic(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
+
+
+def instructions(
+    *, products: float, fp32_flops: float, half_flops: float, words: float, accesses: float
+) -> float:
+    """Warp instructions: ``words`` of 32 bits that are rounded to or moved between registers, ``accesses``."""
+    return products + fp32_flops / 32 + half_flops / 96 + words / 32 + accesses
 
 
 def bytes_minimum(length: int, wanted: int, batch: int, channels: int, *, dtype: str, variant: str) -> int:
@@ -147,6 +169,15 @@ def _exchanges(inner: tuple[int, ...]) -> int:
     return boundaries - 1 if chained else boundaries
 
 
+def _shape(points: int, block_bytes: int, capacity_bytes: float) -> tuple[int, int]:
+    """(warps, registers per thread) of a block, as the kernels that exist have them."""
+    if points <= WARP_POINTS:
+        return 4, 72 if points <= 256 else 112 if points <= 512 else 168
+    if points <= 8192:
+        return 8, 128
+    return 4 if 2 * block_bytes <= capacity_bytes else 8, 255
+
+
 def analytic(
     plan: Plan,
     batch: int,
@@ -171,32 +202,43 @@ def analytic(
     mma = 2 * PRODUCT_FLOPS * points * work
     multiplies = 2 * (order - 1) + 1
     half = 6 * points * multiplies
-    mirrored = 2 * points * (2 * order + 1)  # additions of mirrored outputs, and the output's scale
+    mirrored = 4 * points * order  # additions of mirrored outputs
     if plan.packing == "half":  # even and odd samples are told apart and joined again around the filter
         half += 20 * points
     if variant in GATED:
         half += plan.sequences_per_transform * (length + wanted)
 
     exchanges = _exchanges(inner)
-    warps = min(16, max(1, inner_points // 512)) if inner_points > WARP_POINTS else 1
-    per_block = 1 if warps > 1 else 4
+    one_warp = inner_points <= WARP_POINTS
+    per_block = 4 if one_warp else 1
+    chained = max(0, len(inner) - 1 - exchanges)
     matrices = sum(4 * f * f * ceil(points / (32 * f)) for f in inner)
-    twiddles = 2 * COMPLEX_HALF_BYTES * points * max(0, len(inner) - 1)
-    staged = 2 * COMPLEX_HALF_BYTES * points
-    shared: float = 2 * exchanges * 2 * COMPLEX_HALF_BYTES * points + matrices + twiddles + staged
-    if warps == 1:  # each block of four warps copies its constants in
-        shared += (matrices + twiddles) / per_block
+    twiddles = 2 * COMPLEX_HALF_BYTES * points
+    staged = twiddles
+    shared: float = 2 * exchanges * 2 * COMPLEX_HALF_BYTES * points + matrices + chained * twiddles + staged
     if plan.packing == "half":
         shared += 2 * COMPLEX_HALF_BYTES * points
+    if variant in GATED:  # gates of the input, and of one warp those of the output, go the input's way
+        shared += (2 if one_warp else 1) * staged
+    cached = (order - 1 - chained) * twiddles + (0 if one_warp else COMPLEX_HALF_BYTES * points)
 
-    block_bytes = COMPLEX_HALF_BYTES * inner_points * per_block * (2 if inner_points <= 8192 else 1)
-    block_bytes += sum(4 * f * f for f in inner) + (
-        2 * COMPLEX_HALF_BYTES * inner_points if warps == 1 else 0
+    constants = sum(4 * f * f for f in inner)
+    constants += 2 * COMPLEX_HALF_BYTES * (inner_points if one_warp else prod(inner[-2:])) * chained
+    block_bytes = constants + COMPLEX_HALF_BYTES * inner_points * (
+        2 * per_block if inner_points <= 8192 else 1
     )
+    warps, registers = _shape(inner_points, block_bytes, capacity_bytes)
     trips = 2 * outer * transforms * COMPLEX_HALF_BYTES * points
     parts = 2 if plan.packing == "complex" else 1  # numbers in one sample
     minimum = parts * bytes_minimum(length, wanted, batch, channels, dtype=dtype, variant=variant)
     written = parts * batch * channels * wanted * ITEM_BYTES[dtype]
+    per_transform = instructions(
+        products=mma / MMA_FLOPS,
+        fp32_flops=mirrored,
+        half_flops=half,
+        words=3 * order * points,
+        accesses=(shared + cached + minimum / transforms) / 400 + 2 * trips / transforms / 512,
+    )
     return Counts(
         device_read_bytes=minimum - written + channels * COMPLEX_HALF_BYTES * points + trips,
         device_write_bytes=written + trips,
@@ -204,11 +246,15 @@ def analytic(
         half_flops=transforms * half,
         fp32_flops=transforms * mirrored,
         shared_bytes=transforms * shared,
+        l2_bytes=minimum + 2 * trips + transforms * cached,
+        warp_instructions=transforms * per_transform,
         transforms=transforms,
         launches=2 * outer + 1,
         blocks=ceil(transforms * (points // inner_points) / per_block),
-        threads_per_block=32 * warps * per_block,
+        threads_per_block=32 * warps,
         shared_bytes_per_block=min(block_bytes, int(capacity_bytes)),
-        registers_per_thread=168 if warps <= 8 else 128,
-        barriers_per_transform=2.0 * exchanges * (points // inner_points) if warps > 1 else 0.0,
+        registers_per_thread=registers,
+        workers_per_block=per_block,
+        fill_bytes_per_block=constants + (COMPLEX_HALF_BYTES * points * per_block if one_warp else 0),
+        barriers_per_transform=0.0 if one_warp else (2.0 * exchanges + 1) * (points // inner_points),
     )

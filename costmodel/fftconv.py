@@ -256,7 +256,7 @@ def _by_measurement(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], pac
             capacity_bytes=capacity,
         )
         parts = timing.terms(work, gpu, known)
-        time = timing.combine(parts, known["overlap_exponent"].value)
+        time = timing.combine(parts, timing.overlap(work, gpu, known))
         rough.append(Candidate(plan, time, time, time, timing.bound(parts), 0.0, parts, work))
     out = []
     for c in _keep(sorted(rough, key=_rank)):  # an interval costs a dozen evaluations: only for what is shown

@@ -55,13 +55,14 @@ MEASURED_RANGES: dict[str, tuple[float, float]] = {
     "vector_flops_per_s": (1e12, 2e15),
 }
 MODEL_RANGES: dict[str, tuple[float, float]] = {
-    "overlap_exponent": (1.0, 20.0),
-    "synchronise_us": (0.0, 20.0),
+    "stages_per_worker": (0.01, 100.0),
+    "half_rate_warps": (0.01, 64.0),
     "launch_us": (0.0, 100.0),
     "memory_fraction": (0.05, 1.2),
     "tensor_fraction": (0.05, 1.2),
     "shared_fraction": (0.05, 1.2),
-    "vector_fraction": (0.05, 1.2),
+    "l2_fraction": (0.05, 1.2),
+    "issue_fraction": (0.05, 1.2),
     "model_error": (0.0, 1.0),
     "memory_fraction_of_spec": (0.05, 1.0),
     "tensor_fraction_of_spec": (0.05, 1.0),

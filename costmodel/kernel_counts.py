@@ -1,8 +1,10 @@
-"""Exact counts of this project's fused order-2 convolution kernel, as closed forms.
+"""Exact counts of this project's fused convolution kernels, as closed forms; here those of order 2.
 
 :func:`totals` is plain arithmetic: given integers it returns integers, given sympy symbols it returns expressions.
 A property test holds it equal to the counters of the kernel's CPU body, instruction by instruction, for every plan
-the kernel supports; :func:`kernel_counts` gives the time model what it needs from them.
+the kernel supports; `block_counts.totals` is the same for order 3. :func:`kernel_counts` gives the time model what
+it needs from them, for a kernel of either order. Instructions are estimated from the counts (`counts.instructions`):
+the CPU body does not see the GPU's.
 
 Symbols: B sequences, H channels, L samples; N = N1 N2 points; ``rows_in`` and ``rows_out``, the live rows of the
 [N1, N2] matrix; ``halves`` elements per copy; a grid of ``blocks`` blocks of ``warps`` warps, of which each takes
@@ -14,13 +16,16 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from costmodel.counts import GATED, Counts
+from costmodel import block_counts
+from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
 FACTORS = (16, 32)
 WARPS = 4
-REGISTERS = {256: 88, 512: 128, 1024: 168}
-GATED_REGISTERS = 255
+REGISTERS_PER_SM = 65536
+REGISTERS = {256: 72, 512: 112, 1024: 168}
+GATED_REGISTERS = {256: 80, 512: 120, 1024: 208}
+"""Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
 
 
 def rows(plan: Plan) -> tuple[int, int]:
@@ -105,16 +110,34 @@ def _at_least(value: Any, floor: int) -> Any:
     return sympy.Max(value, floor)
 
 
-def kernel_counts(plan: Plan, batch: int, channels: int, *, dtype: str, variant: str) -> Counts | None:
-    """Counts of one call of the fused kernel, or None when it cannot run the plan."""
-    if plan.packing != "pair" or plan.order != 2 or any(f not in FACTORS for f in plan.factors):
+def kernel_counts(
+    plan: Plan, batch: int, channels: int, *, dtype: str, variant: str, capacity_bytes: float
+) -> Counts | None:
+    """Counts of one call of the fused kernel, or None when there is none for the plan or it does not fit."""
+    if plan.packing != "pair" or dtype not in ITEM_BYTES:
         return None
+    if plan.order == 2 and set(plan.factors) <= set(FACTORS):
+        return _one_warp(plan, batch, channels, variant in GATED, capacity_bytes)
+    if plan.order == 3 and plan.factors in block_counts.SHAPES:
+        return _block(plan, batch, channels, variant in GATED, capacity_bytes)
+    return None
+
+
+def _sequences(found: dict[str, Any]) -> int:
+    return found["read_u"] + found["read_pregate"] + found["read_postgate"]
+
+
+def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
     n1, n2 = plan.factors
     rows_in, rows_out = rows(plan)
-    length = plan.signal or plan.n
-    gated = variant in GATED
     items = channels * ((batch + 1) // 2)
-    blocks = -(-items // WARPS)
+    words = constant_words(n1, n2, rows_in)
+    read, kept = rows_in * n2, rows_out * n2
+    warps, buffers = WARPS, 4 * (read * (4 if gated else 2) + (max(kept, 256) if gated else 0))
+    while 4 * words + warps * buffers > capacity_bytes and warps > 1:
+        warps //= 2
+    if 4 * words + warps * buffers > capacity_bytes:
+        return None
     found = totals(
         n1,
         n2,
@@ -122,28 +145,108 @@ def kernel_counts(plan: Plan, batch: int, channels: int, *, dtype: str, variant:
         rows_out,
         batch=batch,
         channels=channels,
-        length=length,
-        blocks=blocks,
+        length=plan.signal or plan.n,
+        blocks=0,
         loads=channels,
         pregate=gated,
         postgate=gated,
     )
-    buffers = WARPS * 4 * (rows_in * n2 * (4 if gated else 2) + (rows_out * n2 if gated else 0))
-    inputs = found["read_u"] + found["read_pregate"] + found["read_postgate"] + found["read_spectrum"]
+    sequences = _sequences(found)
+    wide, narrow = 512, 8 * n2  # bytes of one access: 16 a lane, and a lane's contiguous columns
+    rows_read = 4 * read * (2 if gated else 1) + (4 * kept if gated else 0)
+    accesses = (4 * words + rows_read) / wide + (rows_read + 4 * kept) / narrow
     return Counts(
-        device_read_bytes=inputs,
+        device_read_bytes=sequences + found["read_spectrum"],
         device_write_bytes=found["written_y"],
-        mma_flops=4096 * found["mma_m16n8k16"],
+        mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
         half_flops=found["half_flops"],
         fp32_flops=found["fp32_flops"],
         shared_bytes=found["shared_read_bytes"] + found["shared_written_bytes"],
+        l2_bytes=sequences + found["written_y"] + found["read_spectrum"],
+        warp_instructions=instructions(
+            products=found["mma_m16n8k16"],
+            fp32_flops=found["fp32_flops"],
+            half_flops=found["half_flops"],
+            words=items * (5 * plan.n + kept),
+            accesses=items * accesses,
+        ),
         transforms=items,
         launches=1,
-        blocks=blocks,
-        threads_per_block=32 * WARPS,
-        shared_bytes_per_block=4 * constant_words(n1, n2, rows_in) + buffers,
-        registers_per_thread=GATED_REGISTERS if gated else REGISTERS[plan.n],
+        blocks=-(-items // warps),
+        threads_per_block=32 * warps,
+        shared_bytes_per_block=4 * words + warps * buffers,
+        registers_per_thread=(GATED_REGISTERS if gated else REGISTERS)[plan.n],
+        workers_per_block=warps,
+        fill_bytes_per_block=4 * words + warps * 4 * plan.n,  # each warp starts with a spectrum
         barriers_per_transform=0.0,
         exact=True,
         source="kernel_counts: fused order 2",
+    )
+
+
+def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
+    n, factors = plan.n, plan.factors
+    n1, n2, n3 = factors
+    rows_in, rows_out = rows(plan)
+    shape = block_counts.block_shape(
+        factors, rows_in, pregate=gated, postgate=gated, capacity_bytes=capacity_bytes
+    )
+    if shape is None:
+        return None
+    items = channels * ((batch + 1) // 2)
+    fold, q = block_counts.fold_of(n1), n2 * n3
+    found = block_counts.totals(
+        n1,
+        n2,
+        n3,
+        rows_in,
+        rows_out,
+        batch=batch,
+        channels=channels,
+        length=plan.signal or n,
+        blocks=0,
+        warps=shape.warps,
+        loads=channels,
+        tables_shared=shape.tables_shared,
+        together=q <= block_counts.TOGETHER_POINTS,
+        fold=fold,
+        pregate=gated,
+        postgate=gated,
+    )
+    sequences = _sequences(found)
+    tables = 0 if shape.tables_shared else 8 * n
+    arrays = 2 if gated else 1
+    staged = 4 * q // fold * rows_in * arrays
+    kept = n * rows_out // (fold * n1)
+    # 16 bytes a lane, but 8 where rows are read and where two inner results are written.
+    wide = found["shared_read_bytes"] // items + 8 * n + tables + 4 * kept * arrays
+    accesses = wide / 512 + (staged + 4 * n) / 256
+    constants = 4 * block_counts.factor_words(n1, n2, n3, rows_in, fold=fold)
+    room = REGISTERS_PER_SM // (32 * shape.warps * shape.blocks_per_sm) // 8 * 8
+    return Counts(
+        device_read_bytes=sequences + 4 * n * channels,
+        device_write_bytes=found["written_y"],
+        mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
+        half_flops=found["half_flops"],
+        fp32_flops=found["fp32_flops"],
+        shared_bytes=found["shared_read_bytes"] + found["shared_written_bytes"],
+        l2_bytes=sequences + found["written_y"] + found["read_spectrum"] + items * tables,
+        warp_instructions=instructions(
+            products=found["mma_m16n8k16"],
+            fp32_flops=found["fp32_flops"],
+            half_flops=found["half_flops"],
+            words=items * (8 * n + kept),
+            accesses=items * accesses,
+        ),
+        transforms=items,
+        launches=1,
+        blocks=items,
+        threads_per_block=32 * shape.warps,
+        shared_bytes_per_block=shape.shared_bytes,
+        registers_per_thread=min(255, room),
+        workers_per_block=1,
+        fill_bytes_per_block=constants + (8 * n if shape.tables_shared else 0),
+        barriers_per_transform=3.0,
+        exact=True,
+        source="kernel_counts: fused order 3",
     )

@@ -1,14 +1,22 @@
 r"""From counts to time: the measured model.
 
 For each resource r with work W_r (costmodel.counts) and achievable rate R_r (a measured rate, or the data
-sheet's times a known ratio, times the fitted fraction of the GPU file), t_r = W_r / (R_r u_r), where u_r is
-the share of the GPU that the grid fills. Resources overlap imperfectly:
+sheet's times a known ratio, times the fraction of the GPU file), t_r = W_r / (R_r u_r), where u_r is the share of
+the GPU that the grid fills. The resources are device memory, tensor cores, shared memory, L2 and the issue slots of
+the SMs' schedulers.
 
-    t = (t_memory^q + t_tensor^q + t_shared^q + t_vector^q)^(1/q) + t_sync + t_launch
+*Latency.* A warp waits for its own results, so pipes on the chip reach their rate only with enough warps: W warps on
+an SM reach W / (W + W_half) of it, W_half the warps that reach half.
 
-q = 1 adds the terms (no overlap), q = infinity takes the largest (perfect overlap). A block-wide barrier
-drains the pipelines of its block; with R blocks resident on each of S SMs, t_sync = barriers *
-synchronise_us / (S R).
+*Overlap.* A worker (a warp of the order-2 kernel, a whole block of the others) goes through its stages one after the
+other; different workers overlap. Alone, a worker needs the sum of its demands; with v workers an SM no more than the
+largest is certain to be busy. The law in between is that of balanced jobs in a closed queueing network (Zahorjan et
+al., "Balanced job bound analysis of queueing networks", CACM 25, 1982), with the overlap inside a worker (copies
+ahead of their use, several warps) fitted as k stages of each worker that run at once:
+
+    t = max_r t_r + (sum_r t_r - max_r t_r) / (1 + k v) + t_launch
+
+t_launch is what a launch takes beyond that: starting, the first fetch of everything, and the last block alone.
 
 Interval: every input carries a relative uncertainty s_i. The time is evaluated with each input moved by s_i
 alone, and the logarithms of the changes are added in quadrature, together with the model's own error
@@ -20,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, log, sqrt
 
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, Measured
@@ -28,13 +36,15 @@ from costmodel.gpus import GPU, Measured
 UNRECORDED_SPREAD = 0.03  # of a measured rate whose p20 and p80 were not recorded
 CLOCK_SPREAD = 0.03
 ANALYTIC_ERROR = 0.12  # of counts for a plan that no kernel exists for
-OVERLAPPED = ("memory", "tensor", "shared", "vector")
+OVERLAPPED = ("memory", "tensor", "shared", "l2", "issue")
+SCHEDULERS = 4  # of an SM: warp instructions a clock
+L2_BYTES_PER_SM_PER_CLOCK = 64
 BOUND_NAMES = {
     "memory": "device memory",
     "tensor": "tensor cores",
     "shared": "shared memory",
-    "vector": "ordinary arithmetic",
-    "sync": "barriers",
+    "l2": "L2",
+    "issue": "issue slots",
     "launch": "launching",
 }
 
@@ -70,13 +80,16 @@ def _rate(gpu: GPU, measured: str, spec: str, ratio: str) -> Input:
 def inputs_of(gpu: GPU) -> Inputs:
     """Every number that a prediction on this GPU rests on, by name."""
     spec = gpu.spec
+    clock = spec["sm_count"] * spec["boost_clock_mhz"] * 1e6
+    l2_width = L2_BYTES_PER_SM_PER_CLOCK
     out = {
         "memory_rate": _rate(
             gpu, "device_copy_bytes_per_s", "memory_bandwidth_bytes_per_s", "memory_fraction_of_spec"
         ),
         "tensor_rate": _rate(gpu, "mma_flops_per_s", "fp16_tensor_flops_per_s", "tensor_fraction_of_spec"),
         "shared_rate": Input(gpu.shared_memory_bytes_per_s, CLOCK_SPREAD, "SMs x 128 bytes x boost clock"),
-        "half_rate": Input(spec["fp16_vector_flops_per_s"], CLOCK_SPREAD, "data sheet"),
+        "l2_rate": Input(l2_width * clock, CLOCK_SPREAD, f"SMs x {l2_width} bytes x boost clock"),
+        "issue_rate": Input(SCHEDULERS * clock, CLOCK_SPREAD, f"SMs x {SCHEDULERS} x boost clock"),
         "fp32_rate": Input(spec["fp32_flops_per_s"], CLOCK_SPREAD, "data sheet"),
     }
     for key, f in gpu.model.items():
@@ -108,38 +121,50 @@ def use(blocks: int, sm_count: int, resident: int) -> float:
     return blocks / (ceil(blocks / sm_count) * sm_count)
 
 
+def residency(counts: Counts, gpu: GPU) -> tuple[float, float]:
+    """(warps, workers) on an SM, averaged over the SMs that work where the grid is small."""
+    here = min(float(resident_blocks(counts, gpu)), max(1.0, counts.blocks / gpu.spec["sm_count"]))
+    return here * counts.threads_per_block / 32, here * counts.workers_per_block
+
+
 def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
     """Seconds per resource, each as if it were alone."""
     v = {key: i.value for key, i in inputs.items()}
     sm_count = int(gpu.spec["sm_count"])
     resident = resident_blocks(counts, gpu)
+    warps, _ = residency(counts, gpu)
     busy = use(counts.blocks, sm_count, resident)
     reach = min(1.0, counts.blocks / sm_count)
-    barriers = counts.barriers_per_transform * counts.transforms
+    onchip = busy * warps / (warps + v["half_rate_warps"])
+    fill = min(counts.blocks, sm_count * resident) * counts.fill_bytes_per_block
+    # An addition is one flop where the data sheet counts two; elsewhere an instruction is one issue slot.
+    issued = (counts.warp_instructions - counts.fp32_flops / 32) / v["issue_rate"]
+    issued += 2 * counts.fp32_flops / v["fp32_rate"]
     return {
         "memory": counts.device_bytes / (v["memory_rate"] * v["memory_fraction"] * reach),
-        "tensor": counts.mma_flops / (v["tensor_rate"] * v["tensor_fraction"] * busy),
-        "shared": counts.shared_bytes / (v["shared_rate"] * v["shared_fraction"] * busy),
-        "vector": (counts.half_flops / v["half_rate"] + counts.fp32_flops / v["fp32_rate"])
-        / (v["vector_fraction"] * busy),
-        "sync": barriers * v["synchronise_us"] * 1e-6 / (min(counts.blocks, sm_count * resident)),
+        "tensor": counts.mma_flops / (v["tensor_rate"] * v["tensor_fraction"] * onchip),
+        "shared": (counts.shared_bytes + fill) / (v["shared_rate"] * v["shared_fraction"] * onchip),
+        "l2": (counts.l2_bytes + fill) / (v["l2_rate"] * v["l2_fraction"] * onchip),
+        "issue": issued / (v["issue_fraction"] * onchip),
         "launch": counts.launches * v["launch_us"] * 1e-6,
     }
 
 
-def combine(parts: dict[str, float], exponent: float) -> float:
-    """Seconds altogether: the overlapped terms by the q-norm, the rest added."""
-    overlapped = [parts[key] for key in OVERLAPPED]
-    largest = max(overlapped)
-    rest = sum(value for key, value in parts.items() if key not in OVERLAPPED)
-    if largest == 0 or exponent == inf:
-        return largest + rest
-    return largest * sum((t / largest) ** exponent for t in overlapped) ** (1 / exponent) + rest
+def combine(parts: dict[str, float], overlap: float) -> float:
+    """Seconds altogether: the largest term, of the others 1 / (1 + ``overlap``), and the launches."""
+    largest = max(parts[key] for key in OVERLAPPED)
+    others = sum(parts[key] for key in OVERLAPPED) - largest
+    return largest + others / (1 + overlap) + parts["launch"]
+
+
+def overlap(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
+    """How many stages of its workers an SM has under way at once: k v."""
+    return inputs["stages_per_worker"].value * residency(counts, gpu)[1]
 
 
 def seconds(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
     """The model's time for one call."""
-    return combine(terms(counts, gpu, inputs), inputs["overlap_exponent"].value)
+    return combine(terms(counts, gpu, inputs), overlap(counts, gpu, inputs))
 
 
 def interval(
@@ -172,9 +197,11 @@ def bound(parts: dict[str, float]) -> str:
 
 
 _WORK = {
-    "memory": ("device_bytes", "B", "memory_rate", "memory_fraction"),
-    "tensor": ("mma_flops", "flop", "tensor_rate", "tensor_fraction"),
-    "shared": ("shared_bytes", "B", "shared_rate", "shared_fraction"),
+    "memory": ("device_bytes", "B", "memory"),
+    "tensor": ("mma_flops", "flop", "tensor"),
+    "shared": ("shared_bytes", "B", "shared"),
+    "l2": ("l2_bytes", "B", "l2"),
+    "issue": ("warp_instructions", "", "issue"),
 }
 
 
@@ -183,34 +210,33 @@ def explain(counts: Counts, gpu: GPU) -> str:
     known = inputs_of(gpu)
     parts = terms(counts, gpu, known)
     resident = resident_blocks(counts, gpu)
+    warps, workers = residency(counts, gpu)
     busy = use(counts.blocks, int(gpu.spec["sm_count"]), resident)
+    half = known["half_rate_warps"].value
+    reached = warps / (warps + half)
     lines = [
         f"Counts ({'exact' if counts.exact else 'analytic'}): {counts.transforms} transforms, "
-        f"{counts.launches} launch(es), {counts.blocks} blocks of {counts.threads_per_block} threads, "
-        f"{resident} per SM, the grid fills {busy:.0%}"
+        f"{counts.launches} launch(es), {counts.blocks} portions for blocks of {counts.threads_per_block} threads, "
+        f"{resident} blocks per SM, the grid fills {busy:.0%}",
+        f"  {warps:.3g} warps per SM reach {warps:.3g} / ({warps:.3g} + {half:.3g}) = {reached:.0%} of "
+        "the rates on chip",
     ]
-    for key, (work, unit, rate, fraction) in _WORK.items():
-        r, f = known[rate], known[fraction]
+    for key, (work, unit, name) in _WORK.items():
+        r, f = known[f"{name}_rate"], known[f"{name}_fraction"]
+        on_chip = "" if key == "memory" else f" x {reached * busy:.2g}"
         lines.append(
-            f"  {key:<7} {getattr(counts, work):.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g})"
-            f" = {parts[key] * 1e6:.3g} us   [{r.origin}]"
+            f"  {key:<7} {getattr(counts, work):.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g}{on_chip})"
+            f" = {parts[key] * 1e6:.3g} us   [{r.origin}]".replace("  /", " /")
         )
-    lines.append(
-        f"  vector  ({counts.half_flops:.4g} half flop / {known['half_rate'].value:.4g} flop/s"
-        f" + {counts.fp32_flops:.4g} flop / {known['fp32_rate'].value:.4g} flop/s)"
-        f" / {known['vector_fraction'].value:.3g} = {parts['vector'] * 1e6:.3g} us"
-    )
-    lines.append(
-        f"  sync    {counts.barriers_per_transform * counts.transforms:.4g} barriers"
-        f" x {known['synchronise_us'].value:.3g} us / blocks at once = {parts['sync'] * 1e6:.3g} us"
-    )
     lines.append(
         f"  launch  {counts.launches} x {known['launch_us'].value:.3g} us = {parts['launch'] * 1e6:.3g} us"
     )
-    q = known["overlap_exponent"].value
+    stages = known["stages_per_worker"].value
     total, low, high = time_with_interval(counts, gpu, known)
     largest = max(parts, key=lambda key: parts[key])
-    lines.append(f"t = (memory^q + tensor^q + shared^q + vector^q)^(1/q) + sync + launch with q = {q:.3g}")
+    lines.append(
+        f"t = largest + others / (1 + {stages:.3g} x {workers:.3g} workers per SM) + launch, others overlapping"
+    )
     lines.append(
         f"Bound by {BOUND_NAMES[largest]}: {parts[largest] * 1e6:.3g} us of {total * 1e6:.4g} us "
         f"(between {low * 1e6:.4g} and {high * 1e6:.4g} us)."

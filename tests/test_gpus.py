@@ -120,7 +120,7 @@ def test_a_rate_in_terabytes_is_told_what_to_write(data):
     [
         ("spec", "memory_bandwidth_bytes_per_s"),
         ("measured", "mma_flops_per_s", "median"),
-        ("model", "overlap_exponent", "value"),
+        ("model", "half_rate_warps", "value"),
         ("model", "shared_fraction", "relative_uncertainty"),
     ],
 )
@@ -150,7 +150,7 @@ def test_nan_in_a_file_on_disk(tmp_path):
     [
         ("spec", "memory_bandwidth_gb_per_s", "memory_bandwidth_bytes_per_s"),
         ("measured", "mma_tflops_per_s", "mma_flops_per_s"),
-        ("model", "overlap_exponents", "overlap_exponent"),
+        ("model", "half_rate_warp", "half_rate_warps"),
         ("identity", "device_name", "device_names"),
     ],
 )

@@ -1,5 +1,6 @@
 """Counts, the time model, candidates and decisions, and the fit of the model's factors."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -8,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel
+from costmodel import block_counts, fftconv, fit, gpus, kernel_counts, timing
 from costmodel import counts as counting
-from costmodel import fftconv, fit, gpus, timing
 from costmodel.counts import Counts, analytic
 from monarch import Plan, plan
 
 H200 = costmodel.load_gpu("h200-sxm")
 CAPACITY = H200.spec["shared_memory_per_block_bytes"]
 INPUTS = timing.inputs_of(H200)
-TERMS = ("memory", "tensor", "shared", "vector", "sync", "launch")
+TERMS = ("memory", "tensor", "shared", "l2", "issue", "launch")
 
 
 def counted(factors: tuple[int, ...], *, batch: int = 64, variant: str = "plain", **fields) -> Counts:
@@ -97,15 +98,56 @@ def test_analytic_counts_are_those_of_the_kernel_where_there_is_one(factors):
     for key in (
         *("device_read_bytes", "device_write_bytes", "mma_flops", "half_flops", "fp32_flops", "shared_bytes"),
         *("transforms", "launches", "blocks", "threads_per_block", "shared_bytes_per_block"),
+        *("registers_per_thread", "workers_per_block", "fill_bytes_per_block"),
     ):
         assert getattr(rough, key) == getattr(exact, key), key
+    assert rough.l2_bytes == pytest.approx(exact.l2_bytes, rel=0.02)
+    assert rough.warp_instructions == pytest.approx(exact.warp_instructions, rel=0.05)
+
+
+@pytest.mark.parametrize("factors", [f for f in block_counts.SHAPES if min(f) > 8])
+@pytest.mark.parametrize("variant", ["plain", "gated"])
+def test_analytic_counts_are_near_the_block_kernels(factors, variant):
+    """Nearly: the order-3 kernel shares some constants, and keeps outer twiddles in shared memory at 16x16x16."""
+    made = Plan(n=math.prod(factors), factors=factors)
+    exact = counting.for_plan(made, 64, 768, variant=variant, capacity_bytes=CAPACITY)
+    assert exact.exact and "order 3" in exact.source
+    rough = counted(factors, variant=variant)
+    for key in (
+        *("device_read_bytes", "device_write_bytes", "mma_flops", "half_flops", "fp32_flops"),
+        *("transforms", "launches", "blocks", "workers_per_block", "barriers_per_transform"),
+    ):
+        assert getattr(rough, key) == getattr(exact, key), key
+    assert rough.shared_bytes == pytest.approx(exact.shared_bytes, rel=0.15)
+    assert rough.warp_instructions == pytest.approx(exact.warp_instructions, rel=0.05)
+    tables = 8 * made.n * exact.transforms if factors == (16, 16, 16) else 0
+    assert rough.l2_bytes == pytest.approx(exact.l2_bytes + tables, rel=0.01)
+    times = [timing.seconds(c, H200, INPUTS) for c in (rough, exact)]
+    assert times[0] == pytest.approx(times[1], rel=0.35)
+
+
+def test_a_kernel_that_does_not_fit_is_no_kernel():
+    """32x32x32 needs more than the 163 KiB that a block of an A100 can have."""
+    options = {"dtype": "fp16", "variant": "plain"}
+    made = Plan(32768, (32, 32, 32))
+    assert kernel_counts.kernel_counts(made, 64, 768, capacity_bytes=CAPACITY, **options).exact
+    assert kernel_counts.kernel_counts(made, 64, 768, capacity_bytes=163 * 1024, **options) is None
+
+
+@pytest.mark.parametrize("factors", [(16, 16), (32, 32), (16, 16, 16), (32, 32, 32)])
+def test_l2_carries_at_least_what_device_memory_does(factors):
+    for variant in counting.VARIANTS:
+        made = Plan(n=math.prod(factors), factors=factors)
+        exact = counting.for_plan(made, 64, 768, variant=variant, capacity_bytes=CAPACITY)
+        assert exact.l2_bytes >= exact.device_bytes
 
 
 def test_exact_counts_of_a_kernel_go_first(monkeypatch):
     exact = replace(counted((32, 32)), exact=True, source="kernel")
     asked = []
 
-    def source(made, batch, channels, *, dtype, variant):
+    def source(made, batch, channels, *, dtype, variant, capacity_bytes):
+        assert capacity_bytes == CAPACITY
         asked.append((made.factors, batch, channels, dtype, variant))
         return exact if made.factors == (32, 32) else None
 
@@ -131,26 +173,55 @@ def test_exact_counts_have_the_narrower_interval():
 positive = st.floats(1e-7, 1.0)
 
 
-@given(st.lists(positive, min_size=6, max_size=6), st.floats(1, 20))
-def test_combined_time_lies_between_perfect_and_no_overlap(values, exponent):
+@given(st.lists(positive, min_size=6, max_size=6), st.floats(0, 100))
+def test_combined_time_lies_between_perfect_and_no_overlap(values, overlap):
     parts = dict(zip(TERMS, values, strict=True))
-    total = timing.combine(parts, exponent)
-    added = parts["sync"] + parts["launch"]
-    assert max(values[:4]) + added <= total * (1 + 1e-12)
-    assert total <= sum(values) * (1 + 1e-12)
+    total = timing.combine(parts, overlap)
+    assert (max(values[:5]) + parts["launch"]) * (1 - 1e-12) <= total <= sum(values) * (1 + 1e-12)
 
 
 @given(st.lists(positive, min_size=6, max_size=6), st.sampled_from(TERMS), st.floats(1.01, 3))
 def test_more_of_any_work_takes_longer(values, term, factor):
     parts = dict(zip(TERMS, values, strict=True))
     more = {**parts, term: parts[term] * factor}
-    assert timing.combine(more, 2.0) >= timing.combine(parts, 2.0)
+    assert timing.combine(more, 2.0) > timing.combine(parts, 2.0)
 
 
-def test_ends_of_the_overlap_exponent():
+def test_ends_of_the_overlap():
     parts = dict.fromkeys(TERMS, 1.0)
-    assert timing.combine(parts, 1.0) == pytest.approx(6.0, rel=1e-12)
-    assert timing.combine(parts, math.inf) == 3.0
+    assert timing.combine(parts, 0.0) == pytest.approx(6.0, rel=1e-12)
+    assert timing.combine(parts, math.inf) == 2.0
+
+
+def test_fewer_warps_reach_less_of_the_chips_rates_and_of_memory_as_much():
+    many = counting.for_plan(Plan(1024, (32, 32)), 64, 768, capacity_bytes=CAPACITY)
+    few = replace(many, registers_per_thread=255)  # 8 warps an SM where there were 12
+    assert timing.residency(many, H200) == (12, 12) and timing.residency(few, H200) == (8, 8)
+    half = INPUTS["half_rate_warps"].value
+    before, after = timing.terms(many, H200, INPUTS), timing.terms(few, H200, INPUTS)
+    assert after["memory"] == before["memory"]
+    waves = timing.use(many.blocks, 132, 3) / timing.use(few.blocks, 132, 2)
+    for key in ("tensor", "issue"):
+        assert after[key] / before[key] == pytest.approx(
+            (8 + half) / 8 / ((12 + half) / 12) * waves, rel=1e-9
+        )
+
+
+def test_additions_run_at_the_rate_of_the_data_sheet():
+    """An A100 adds 64 numbers a clock and SM, half of what its schedulers could issue."""
+    work = counted((16, 16, 16))
+    for slug, ratio in (("h200-sxm", 1.0), ("a100-sxm-40gb", 2.0)):
+        gpu = costmodel.load_gpu(slug)
+        known = timing.inputs_of(gpu)
+        more = replace(
+            work,
+            fp32_flops=2 * work.fp32_flops,
+            warp_instructions=work.warp_instructions + work.fp32_flops / 32,
+        )
+        extra = timing.terms(more, gpu, known)["issue"] - timing.terms(work, gpu, known)["issue"]
+        other = replace(work, warp_instructions=more.warp_instructions)
+        plain = timing.terms(other, gpu, known)["issue"] - timing.terms(work, gpu, known)["issue"]
+        assert extra / plain == pytest.approx(ratio, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -190,21 +261,42 @@ def test_spread_of_a_measured_rate_comes_from_its_percentiles():
 
 def test_every_term_has_the_right_magnitude():
     """The prefixes: 204 MB at 4.26 TB/s is 48 us, 12.9 Gflop at 551 Tflop/s 23 us, whatever else is fitted."""
-    parts = timing.terms(counted((32, 32)), H200, INPUTS)
-    fraction = {key: INPUTS[f"{key}_fraction"].value for key in ("memory", "tensor", "shared", "vector")}
+    work = counted((32, 32))
+    parts = timing.terms(work, H200, INPUTS)
+    warps, _ = timing.residency(work, H200)
+    reached = warps / (warps + INPUTS["half_rate_warps"].value)
+    fraction = {key: INPUTS[f"{key}_fraction"].value for key in timing.OVERLAPPED}
     assert parts["memory"] * fraction["memory"] == pytest.approx(48.0e-6, rel=0.01)
-    assert parts["tensor"] * fraction["tensor"] == pytest.approx(23.4e-6, rel=0.05)
-    assert 5e-6 < parts["shared"] < 50e-6
-    assert 1e-6 < parts["vector"] < 20e-6
+    assert parts["tensor"] * fraction["tensor"] * reached == pytest.approx(23.4e-6, rel=0.05)
+    assert parts["shared"] * fraction["shared"] * reached == pytest.approx(18.4e-6, rel=0.05)
+    assert parts["l2"] * fraction["l2"] * reached == pytest.approx(13.2e-6, rel=0.05)
+    assert parts["issue"] * fraction["issue"] * reached == pytest.approx(20e-6, rel=0.05)
 
 
-@pytest.mark.parametrize(("factors", "measured_us"), [((32, 32), 74), ((16, 16, 16), 381)])
-def test_development_kernels_lie_in_their_intervals(factors, measured_us):
-    """Two early kernels, measured on one H200 (B=64, H=768, fp16); their complex products were plain ones."""
-    work = counted(factors)
-    _, low, high = timing.time_with_interval(replace(work, mma_flops=2 * work.mma_flops), H200)
-    assert low < measured_us * 1e-6 < high
-    assert high / low < 1.7
+@pytest.mark.parametrize(
+    ("factors", "variant", "measured_us"),
+    [
+        *(((32, 32), "plain", 57.6), ((32, 32), "gated", 103.4), ((16, 16, 16), "plain", 302.6)),
+        *(((32, 16, 16), "plain", 826.8), ((16, 32, 32), "plain", 1864.8), ((32, 32, 32), "gated", 8116.9)),
+    ],
+)
+def test_kernels_lie_near_their_intervals(factors, variant, measured_us):
+    """Measured on one H200 (B=64, H=768, fp16), not read from the file that the factors were fitted to."""
+    work = counting.for_plan(
+        Plan(n=math.prod(factors), factors=factors), 64, 768, variant=variant, capacity_bytes=CAPACITY
+    )
+    _, low, high = timing.time_with_interval(work, H200)
+    assert 0.95 * low < measured_us * 1e-6 < 1.05 * high
+    assert high / low < 1.35
+
+
+def test_issue_slots_are_those_of_the_hardware_counters():
+    """Warp instructions of an H200's own counters: 14900 a pair at 32x16x16, 59000 at 32x32x32."""
+    for factors, counted_by_gpu in (((32, 16, 16), 366e6), ((32, 32, 32), 1.45e9)):
+        work = counting.for_plan(
+            Plan(n=math.prod(factors), factors=factors), 64, 768, capacity_bytes=CAPACITY
+        )
+        assert 0.6 < work.warp_instructions / counted_by_gpu < 0.8
 
 
 # Decisions.
@@ -212,8 +304,22 @@ def test_development_kernels_lie_in_their_intervals(factors, measured_us):
 
 @pytest.mark.parametrize("slug", ["h200-sxm", "h100-sxm", "a100-sxm-40gb"])
 def test_best_orders_over_the_lengths(slug):
-    best = {n: costmodel.best_plan(n, gpu=slug).order for n in (256, 512, 1024, 4096, 8192, 2**20, 2**22)}
-    assert best == {256: 2, 512: 2, 1024: 2, 4096: 3, 8192: 3, 2**20: 4, 2**22: 4}
+    best = {n: costmodel.best_plan(n, gpu=slug).order for n in (256, 512, 1024, 8192, 32768, 2**20, 2**22)}
+    assert best == {256: 2, 512: 2, 1024: 2, 8192: 3, 32768: 3, 2**20: 4, 2**22: 4}
+    # At 4096 the order-3 kernel fits twice on an SM of Hopper and once on one of an A100.
+    assert costmodel.best_plan(4096, gpu=slug).order == (2 if slug.startswith("a100") else 3)
+
+
+@pytest.mark.parametrize("slug", gpus.slugs())
+@pytest.mark.parametrize("variant", counting.VARIANTS)
+def test_times_grow_with_the_length_and_stay_above_the_floor(slug, variant):
+    """Also where no kernel exists: order 4, one sequence as N/2 points, 64K and above."""
+    found = [costmodel.predict(2**e, gpu=slug, variant=variant) for e in range(8, 23)]
+    for shorter, longer in itertools.pairwise(found):
+        assert longer.best.time_s > 1.4 * shorter.best.time_s
+    for f in found:
+        assert all(c.time_s > f.floor_s for c in f.candidates)
+        assert f.best.time_s < 12 * f.floor_s
 
 
 @pytest.mark.parametrize("model", ["measured", "paper"])
@@ -259,9 +365,9 @@ def test_faster_memory_helps_a_memory_bound_case():
             "device_copy_bytes_per_s": replace(H200.measured["device_copy_bytes_per_s"], median=8e12),
         },
     )
-    now, then = (costmodel.predict(2**20, gpu=g).best for g in (H200, faster))
-    assert now.bound == "device memory"
-    assert 0.5 < then.time_s / now.time_s < 0.85
+    now, then = (costmodel.predict(1024, gpu=g, variant="gated").best for g in (H200, faster))
+    assert now.bound == "device memory" != then.bound  # until something on the chip is slower
+    assert 4.26 / 8 < then.time_s / now.time_s < 0.95
 
 
 def test_a_data_sheet_is_trusted_less():
@@ -353,7 +459,13 @@ def test_a_tie_is_called_one():
 
 # The fit.
 
-TRUE = {"overlap_exponent": 1.7, "synchronise_us": 0.45, "memory_fraction": 0.93}
+TRUE = {
+    "stages_per_worker": 3.0,
+    "half_rate_warps": 2.0,
+    "issue_fraction": 0.7,
+    "l2_fraction": 0.5,
+    "launch_us": 3.0,
+}
 
 
 def synthetic_points() -> list[fit.Point]:
@@ -367,21 +479,22 @@ def synthetic_points() -> list[fit.Point]:
 
 
 def test_fit_recovers_the_factors_that_made_the_times():
-    result = fit.fit(H200, synthetic_points(), prior=dict.fromkeys(fit.FITTED, 1.0))
+    result = fit.fit(H200, synthetic_points(), prior=dict.fromkeys(fit.FITTED, 100.0))
     for key, value in TRUE.items():
         assert result.factors[key] == pytest.approx(value, rel=0.03), key
     assert max(result.errors) < 0.01
-    assert max(result.left_out) < 0.02
+    assert max(result.left_out) < 0.05
     assert len(result.left_out) == len(result.errors) == 14
 
 
 def test_fit_leaves_what_no_case_depends_on():
-    """One-warp kernels have no barriers, so nothing can be learnt about them."""
-    only = [p for p in synthetic_points() if p.counts.barriers_per_transform == 0]
+    """Nothing can be learnt about L2 from kernels that it has no work for."""
+    only = [
+        replace(p, counts=replace(p.counts, l2_bytes=0, fill_bytes_per_block=0)) for p in synthetic_points()
+    ]
     result = fit.fit(H200, only)
-    before = INPUTS["synchronise_us"]
-    assert result.factors["synchronise_us"] == pytest.approx(before.value, rel=1e-6)
-    assert result.uncertainties["synchronise_us"] == pytest.approx(before.relative_uncertainty, rel=1e-6)
+    assert result.factors["l2_fraction"] == pytest.approx(INPUTS["l2_fraction"].value, rel=1e-6)
+    assert result.uncertainties["l2_fraction"] == pytest.approx(fit.PULL, rel=1e-6)
 
 
 def test_fit_needs_points():
