@@ -103,49 +103,42 @@ def judge(gpu: GPU, known: Evidence) -> Comparison:
 def table_rows(found: Sequence[Forecast], known: Evidence, judged: Comparison) -> list[list[str]]:
     """One row per length, as in `HEADER`.
 
-    ``measured`` is the best plan's time; where that plan was not measured, the fastest measured plan's,
-    with its name, and ``error`` is then that plan's.
+    ``measured``, ``error`` and ``regret`` are of the measured plan that was predicted fastest; it is named where it
+    is not the best plan of all. ``fastest`` is the plan that was measured fastest.
     """
-    regrets: dict[int, float] = {}
-    for d in judged.decisions:
-        case = measurements.parse_case("fftconv", d.case)
-        if _is_demo(case, d.dtype):
-            n = int(case["N"])
-            regrets[n] = max(regrets.get(n, 1.0), d.regret)
     torch = known.peer("torch")
     out = []
     for f in found:
         n, best = f.inputs["N"], f.best
-        pair, name = _evidence_for(f, judged)
-        measured = pair.row.median_us * 1e-6 if pair else None
+        here = [p for p in judged.pairs if _is_demo_case(p.row) and p.plan.n == n]
+        cells = ["-"] * 5
+        if here:
+            chosen = min(here, key=lambda p: p.predicted_us)
+            fastest = min(here, key=lambda p: p.row.median_us)
+            measured = chosen.row.median_us * 1e-6
+            same = chosen.plan.factors == best.plan.factors and best.plan.packing == "pair"
+            name = "" if same else f" ({format_factors(chosen.plan.factors)})"
+            cells = [
+                tables.us(measured) + name,
+                f"{chosen.relative_error:+.0%}",
+                format_factors(fastest.plan.factors) if len(here) > 1 else "only one",
+                f"{chosen.row.median_us / fastest.row.median_us:.2f}" if len(here) > 1 else "-",
+                f"{torch[n] / measured:.1f}x" if n in torch else "-",
+            ]
         out.append(
             [
                 units.short(n) + ("*" if too_large(f) else ""),
                 best.name,
-                str(best.plan.order),
+                "yes" if best.has_kernel else "no",
                 tables.us(best.time_s),
                 f"{tables.us(best.time_low_s)} .. {tables.us(best.time_high_s)}",
                 f"{best.time_s / f.floor_s:.2f}",
                 best.bound,
                 f"{best.margin:.0%}" + (" tie" if f.tie else ""),
-                tables.us(measured) + name if measured else "-",
-                f"{torch[n] / measured:.1f}x" if measured and n in torch else "-",
-                f"{pair.relative_error:+.0%}" if pair else "-",
-                f"{regrets[n]:.2f}" if n in regrets else "-",
+                *cells,
             ]
         )
     return out
-
-
-def _evidence_for(f: Forecast, judged: Comparison) -> tuple[Pair | None, str]:
-    """The measured pair to show for a length, and the plan's name where it is not the best plan's."""
-    n = f.inputs["N"]
-    here = [p for p in judged.pairs if _is_demo_case(p.row) and p.plan.n == n]
-    same = next((p for p in here if p.plan.factors == f.best.plan.factors), None)
-    if same or not here:
-        return same, ""
-    fastest = min(here, key=lambda p: p.row.median_us)
-    return fastest, f" ({format_factors(fastest.plan.factors)})"
 
 
 def too_large(f: Forecast) -> bool:
@@ -158,20 +151,25 @@ def too_large(f: Forecast) -> bool:
 
 
 def footnotes(by_gpu: dict[str, list[Forecast]]) -> list[str]:
-    """What a reader of the tables must know: what does not fit, and which counts are exact."""
+    """What a reader of the tables must know: what does not fit, and which plans nothing runs yet."""
     found = [f for forecasts_of_one in by_gpu.values() for f in forecasts_of_one]
     out = []
     if any(too_large(f) for f in found):
         out.append("* more than the GPU's memory: the time is that of parts that fit, one after the other.")
-    exact = sorted({f.inputs["N"] for f in found if f.best.counts and f.best.counts.exact})
-    if exact:
-        lengths = ", ".join(units.short(n) for n in exact)
+    if not all(f.best.has_kernel for f in found):
         out.append(
-            f"Best plans at N = {lengths} have a kernel here and exact counts; "
-            "the others are counted analytically."
+            "kernel: no: nothing here runs that plan yet; its work is counted from the idea of a kernel."
         )
-    else:
-        out.append("No best plan has a kernel here yet: the work of all of them is counted analytically.")
+        for forecasts_of_one in by_gpu.values():
+            other = [f for f in forecasts_of_one if not f.best.has_kernel and f.best_with_kernel is not None]
+            if other:
+                slug = other[0].gpu.slug
+                names = ", ".join(
+                    f"{c.name} at {units.short(f.inputs['N'])} ({c.margin:.0%} slower)"
+                    for f in other
+                    if (c := f.best_with_kernel) is not None
+                )
+                out.append(f"On the {slug} the fastest plan with a kernel is {names}.")
     return out
 
 
@@ -185,8 +183,8 @@ def _is_demo(case: dict[str, int | str], dtype: str) -> bool:
 
 
 HEADER = (
-    *("N", "best plan", "p", "predicted", "interval", "x floor", "bound by", "margin"),
-    *("measured", "vs torch", "error", "regret"),
+    *("N", "best plan", "kernel", "predicted", "interval", "x floor", "bound by", "margin"),
+    *("measured", "error", "fastest", "regret", "vs torch"),
 )
 
 
@@ -207,7 +205,7 @@ def show(console: Any, gpu: GPU, rows: Sequence[Sequence[str]], known: Evidence)
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    right = ("N", "p", "predicted", "x floor", "margin", *HEADER[8:])
+    right = ("N", "predicted", "x floor", "margin", "measured", "error", "regret", "vs torch")
     for name in HEADER:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
     for row in rows:
@@ -237,6 +235,9 @@ def conclusion(by_gpu: dict[str, list[Forecast]], judged: Sequence[Comparison]) 
         return f"{text}; no kernel of ours was measured yet, so trust this as far as the intervals say."
     worst = comparing.percentile(errors, 90)
     text += f"; over {len(errors)} measured cases nine predictions in ten are off by {worst:.0%} or less"
+    fitted = [c.gpu.model["model_error"] for c in judged if c.pairs]
+    if any(f.source.startswith("fitted") for f in fitted):
+        text += f" (lengths that the fit has not seen: {max(f.value for f in fitted):.0%} rms)"
     regrets = [d.regret for c in judged for d in c.decisions]
     if regrets:
         text += f", and the worst choice between measured plans cost {max(regrets) - 1:.0%}"
@@ -247,7 +248,7 @@ def main(*, folder: str | Path = "build/demo") -> int:
     """Run the demo; pictures go to ``folder``."""
     from rich.console import Console
 
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 150, highlight=False)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
 
     def say(text: str) -> None:
         console.print(text, soft_wrap=True, markup=False)
@@ -255,8 +256,13 @@ def main(*, folder: str | Path = "build/demo") -> int:
     say(f"FFT convolution, B={BATCH}, H={CHANNELS}, {DTYPE}: predicted GPU time of the best plan.")
     say("x floor: predicted over the time that input and output need to cross device memory once.")
     say("margin: how much slower the best plan of another order is; tie: less than the interval.")
+    say(
+        "kernel: whether a kernel runs the plan. measured, error: its measured time, predicted over measured."
+    )
+    say(
+        "fastest: the plan measured fastest. regret: measured time of the predicted choice over that of the fastest."
+    )
     say("vs torch: how much faster than torch.fft with fp32 io, filter prepared, in the same run.")
-    say("error: predicted over measured time. regret: time of the chosen plan over the best measured one.")
     gpus, known = evidence(say)
     console.print()
     by_gpu = forecasts(gpus)

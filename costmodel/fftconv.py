@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from costmodel import counts as counting
-from costmodel import equation2, timing
+from costmodel import equation2, kernel_counts, timing
 from costmodel.counts import VARIANTS, Counts
 from costmodel.gpus import GPU, load
 from monarch import Plan, factor_lists, format_factors
@@ -47,6 +47,11 @@ class Candidate:
         text = format_factors(self.plan.factors)
         return text if self.plan.packing == "pair" else f"{text} {self.plan.packing}"
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a kernel for this plan exists (on this GPU); its counts are then exact."""
+        return bool(self.counts and self.counts.exact)
+
     def as_dict(self) -> dict[str, Any]:
         """The JSON form; times in microseconds."""
         return {
@@ -59,7 +64,8 @@ class Candidate:
             "time_high_us": self.time_high_s * 1e6,
             "bound": self.bound,
             "margin": self.margin,
-            "exact_counts": bool(self.counts and self.counts.exact),
+            "kernel": self.has_kernel,
+            "exact_counts": self.has_kernel,
             "terms_us": {key: value * 1e6 for key, value in self.terms_s.items()},
         }
 
@@ -82,6 +88,11 @@ class Forecast:
     def best_of_order(self, order: int) -> Candidate | None:
         """The fastest candidate of one order, if there is one."""
         return next((c for c in self.candidates if c.plan.order == order), None)
+
+    @property
+    def best_with_kernel(self) -> Candidate | None:
+        """The fastest candidate that a kernel exists for, if there is one."""
+        return next((c for c in self.candidates if c.has_kernel), None)
 
     @property
     def tie(self) -> bool:
@@ -114,7 +125,7 @@ def plans(
     signal: int | None = None,
     wanted: int | None = None,
 ) -> list[Plan]:
-    """Candidate plans: factors that are multiples of 16 where the order has such lists, else any.
+    """Candidate plans: factors that are multiples of 16 where the order has such lists, else any; what kernels run.
 
     ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, also one sequence as N/2
     complex points.
@@ -133,6 +144,8 @@ def plans(
             lists = factor_lists(points, order=order, multiple_of=16)
             if not lists:
                 lists = list(equation2.descending_lists(points, order))
+            if pack == "pair":
+                lists = [*lists, *(f for f in kernel_counts.factor_lists(points, order) if f not in lists)]
             out += [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
     if not out:
         raise ValueError(
@@ -230,12 +243,11 @@ def predict(
     ) * (2 if packing == "complex" else 1)
     floor = minimum / timing.inputs_of(chosen)["memory_rate"].value
     kept = _keep(found)
-    return Forecast(inputs, chosen, _with_margins(kept), floor, tuple(_notes(chosen, minimum, kept[0])))
+    return Forecast(inputs, chosen, _with_margins(kept), floor, tuple(_notes(chosen, minimum, kept)))
 
 
 def _rank(c: Candidate) -> tuple[float, bool, tuple[int, ...]]:
-    exact = bool(c.counts and c.counts.exact)
-    return (float(f"{c.time_s:.6e}"), not exact, tuple(-f for f in c.plan.factors))
+    return (float(f"{c.time_s:.6e}"), not c.has_kernel, tuple(-f for f in c.plan.factors))
 
 
 def _by_measurement(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], packing: str) -> list[Candidate]:
@@ -302,14 +314,15 @@ def _by_paper(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], packing: 
 
 
 def _keep(ordered: list[Candidate]) -> list[Candidate]:
-    """The first few of each order and packing, without permutations that cost the same."""
+    """The first few of each order and packing, without permutations that cost the same, and the best with a kernel."""
     kept: list[Candidate] = []
     seen: set[tuple[Any, ...]] = set()
     per_kind: dict[tuple[int, str], int] = {}
     for c in ordered:
         same = (tuple(sorted(c.plan.factors)), c.plan.packing, f"{c.time_s:.5e}")
         kind = (c.plan.order, c.plan.packing)
-        if same in seen or per_kind.get(kind, 0) >= MAX_PER_ORDER:
+        first_kernel = c.has_kernel and not any(k.has_kernel for k in kept)
+        if not first_kernel and (same in seen or per_kind.get(kind, 0) >= MAX_PER_ORDER):
             continue
         seen.add(same)
         per_kind[kind] = per_kind.get(kind, 0) + 1
@@ -324,8 +337,9 @@ def _with_margins(ordered: list[Candidate]) -> tuple[Candidate, ...]:
     return (first, *(replace(c, margin=c.time_s / best.time_s - 1) for c in ordered[1:]))
 
 
-def _notes(gpu: GPU, minimum: int, best: Candidate) -> list[str]:
+def _notes(gpu: GPU, minimum: int, ordered: Sequence[Candidate]) -> list[str]:
     notes = []
+    best = ordered[0]
     if gpu.data_sheet_only:
         notes.append(f"{gpu.slug} is known from its data sheet only: the intervals are wider")
     if minimum > gpu.spec["memory_bytes"]:
@@ -333,8 +347,14 @@ def _notes(gpu: GPU, minimum: int, best: Candidate) -> list[str]:
             f"input and output are {minimum / 1e9:.0f} GB and the GPU has "
             f"{gpu.spec['memory_bytes'] / 1e9:.0f}: the time is that of parts that fit, one after the other"
         )
-    if best.counts is not None and not best.counts.exact:
-        notes.append("the best plan is counted analytically: this project has no kernel for it yet")
+    if best.counts is not None and not best.has_kernel:
+        text = "no kernel exists for the best plan, so its work is counted analytically"
+        other = next((c for c in ordered if c.has_kernel), None)
+        if other is None:
+            notes.append(f"{text}; nor for any other plan of this length")
+        else:
+            slower = other.time_s / best.time_s - 1
+            notes.append(f"{text}; the fastest plan with a kernel is {other.name}, {slower:.0%} slower")
     return notes
 
 

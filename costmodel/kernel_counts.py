@@ -13,7 +13,7 @@ Symbols: B sequences, H channels, L samples; N = N1 N2 points; ``rows_in`` and `
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from costmodel import block_counts
@@ -26,6 +26,12 @@ REGISTERS_PER_SM = 65536
 REGISTERS = {256: 72, 512: 112, 1024: 168}
 GATED_REGISTERS = {256: 80, 512: 120, 1024: 208}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
+
+
+def factor_lists(points: int, order: int) -> list[tuple[int, ...]]:
+    """The factor lists of a transform of ``points`` and an order that a kernel exists for."""
+    known = [(a, b) for a in FACTORS for b in FACTORS] if order == 2 else list(block_counts.SHAPES)
+    return [f for f in known if len(f) == order and prod(f) == points]
 
 
 def rows(plan: Plan) -> tuple[int, int]:

@@ -252,9 +252,13 @@ def over_floor(
             color=COLOURS[order],
             linestyle=STYLES[order],
             marker=MARKERS[order],
-            markersize=4.5,
+            markersize=5,
+            markerfacecolor="white",
             label=f"predicted, p = {order}",
         )
+        made = [(n, c.time_s / floor) for n, c, floor in points if c and c.has_kernel]
+        if made:
+            ax.plot(*zip(*made, strict=True), MARKERS[order], color=COLOURS[order], markersize=5)
     floors = {f.inputs["N"]: f.floor_s for f in found}
     for number, (name, times) in enumerate((peers or {}).items()):
         xs = [n for n in lengths if n in times]
@@ -271,7 +275,18 @@ def over_floor(
     if measured:
         xs = [n for n in lengths if n in measured]
         ys = [measured[n] / floors[n] for n in xs]
-        ax.plot(xs, ys, "*", color="black", markersize=11, linestyle="none", label="measured, ours", zorder=5)
+        ax.plot(
+            xs,
+            ys,
+            "*",
+            color="black",
+            markersize=11,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            linestyle="none",
+            label="measured, ours",
+            zorder=5,
+        )
     _length_axis(ax, lengths)
     ax.set_yscale("log")
     _plain_log(ax.yaxis)
@@ -342,6 +357,9 @@ def demo_figure(
         over_floor(ax, found, measured=measured.get(slug), peers=(peers or {}).get(slug))
         if ax is not axes[0][0]:
             ax.set_ylabel("")
-    axes[0][0].legend(frameon=False, fontsize=8.5, loc="upper left")
-    figure.suptitle("FFT convolution: time over memory floor (input read once, output written once)")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
+    figure.suptitle(
+        "FFT convolution: time over memory floor (input read once, output written once); filled: a kernel exists"
+    )
     return figure

@@ -51,7 +51,7 @@ def _case(f: Forecast) -> dict[str, Any]:
 
 def _csv(found: Sequence[Forecast]) -> str:
     shape = ("N", "B", "H", "L", "dtype", "variant", "model")
-    keys = ("plan", "order", "packing", "time_us", "time_low_us", "time_high_us", "bound", "margin")
+    keys = ("plan", "order", "packing", "kernel", "time_us", "time_low_us", "time_high_us", "bound", "margin")
     rows = []
     for f in found:
         for c in f.candidates:
@@ -68,19 +68,34 @@ def _title(f: Forecast, lengths: str) -> str:
 
 
 def _one(f: Forecast, form: str) -> str:
-    header = ["plan", "order", "time", "low", "high", "slower by", "bound by", *f.best.terms_s]
+    header = ["plan", "order", "kernel", "time", "low", "high", "slower by", "bound by", *f.best.terms_s]
     rows = []
     for number, c in enumerate(f.candidates):
         margin = "best" if number == 0 else f"{c.margin:.0%}"
         times = [us(t) for t in (c.time_s, c.time_low_s, c.time_high_s)]
-        rows.append([c.name, c.plan.order, *times, margin, c.bound, *(us(t) for t in c.terms_s.values())])
+        kernel = "yes" if c.has_kernel else "no"
+        alone = (us(t) for t in c.terms_s.values())
+        rows.append([c.name, c.plan.order, kernel, *times, margin, c.bound, *alone])
     table = render.rows_as(form, header, rows, title=_title(f, units.short(f.inputs["N"])))
     gap = "\n" if form == "table" else "\n\n"
     return f"{table}{gap}Memory floor {us(f.floor_s)}. {f.conclusion()}"
 
 
 def _sweep(found: Sequence[Forecast], form: str) -> str:
-    header = ["N", "B", "H", "best plan", "order", "time", "low", "high", "x floor", "bound by", "margin"]
+    header = [
+        "N",
+        "B",
+        "H",
+        "best plan",
+        "order",
+        "kernel",
+        "time",
+        "low",
+        "high",
+        "x floor",
+        "bound by",
+        "margin",
+    ]
     header += [f"p={order}" for order in ORDERS]
     rows = []
     for f in found:
@@ -94,6 +109,7 @@ def _sweep(found: Sequence[Forecast], form: str) -> str:
                 f.inputs["H"],
                 b.name,
                 b.plan.order,
+                "yes" if b.has_kernel else "no",
                 *(us(t) for t in (b.time_s, b.time_low_s, b.time_high_s)),
                 f"{b.time_s / f.floor_s:.2f}",
                 b.bound,

@@ -201,7 +201,6 @@ _WORK = {
     "tensor": ("mma_flops", "flop", "tensor"),
     "shared": ("shared_bytes", "B", "shared"),
     "l2": ("l2_bytes", "B", "l2"),
-    "issue": ("warp_instructions", "", "issue"),
 }
 
 
@@ -226,8 +225,14 @@ def explain(counts: Counts, gpu: GPU) -> str:
         on_chip = "" if key == "memory" else f" x {reached * busy:.2g}"
         lines.append(
             f"  {key:<7} {getattr(counts, work):.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g}{on_chip})"
-            f" = {parts[key] * 1e6:.3g} us   [{r.origin}]".replace("  /", " /")
+            f" = {parts[key] * 1e6:.3g} us   [{r.origin}]"
         )
+    additions = counts.fp32_flops / 32
+    lines.append(
+        f"  issue   ({counts.warp_instructions - additions:.4g} instructions / {known['issue_rate'].value:.4g}/s"
+        f" + {additions:.4g} additions / {known['fp32_rate'].value / 64:.4g}/s)"
+        f" / ({known['issue_fraction'].value:.3g} x {reached * busy:.2g}) = {parts['issue'] * 1e6:.3g} us"
+    )
     lines.append(
         f"  launch  {counts.launches} x {known['launch_us'].value:.3g} us = {parts['launch'] * 1e6:.3g} us"
     )

@@ -12,6 +12,7 @@ import costmodel
 from costmodel import block_counts, fftconv, fit, gpus, kernel_counts, timing
 from costmodel import counts as counting
 from costmodel.counts import Counts, analytic
+from kernels_numba.families import FAMILIES
 from monarch import Plan, plan
 
 H200 = costmodel.load_gpu("h200-sxm")
@@ -390,6 +391,26 @@ def test_half_packing_is_offered_where_a_pair_does_not_fit():
         "pair",
         "half",
     }
+
+
+def test_plans_with_a_kernel_are_marked_and_always_shown():
+    """A reader is not told to use a plan that nothing runs."""
+    f = costmodel.predict(2048, gpu="h200-sxm")
+    assert f.best.name == "8x16x16" and f.best.has_kernel  # not a multiple of 16, but the kernel has it
+    assert {c.name for c in f.candidates if c.has_kernel} == {"8x16x16"}
+    assert f.best.as_dict()["kernel"] is True and f.candidates[1].as_dict()["kernel"] is False
+    assert not f.notes
+    slow = costmodel.predict(4096, gpu="a100-sxm-40gb")
+    assert not slow.best.has_kernel and slow.best_with_kernel.name == "16x16x16"
+    assert any("the fastest plan with a kernel is 16x16x16" in note for note in slow.notes)
+    for n in (256, 512, 1024, 4096, 8192, 16384, 32768):
+        assert costmodel.predict(n, gpu="h200-sxm", packing="any").best_with_kernel is not None
+    assert any("nor for any other plan" in note for note in costmodel.predict(65536, gpu="h200-sxm").notes)
+
+
+def test_the_model_knows_the_plans_that_kernels_run():
+    known = {f for n in (2**e for e in range(8, 16)) for p in (2, 3) for f in kernel_counts.factor_lists(n, p)}
+    assert known == {f for family in FAMILIES.values() for f in family.FACTORS}
 
 
 def test_best_plan_is_what_monarch_plan_asks_for():
