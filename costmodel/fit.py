@@ -170,7 +170,7 @@ def updated_text(text: str, result: Fit, *, source: str, day: str) -> str:
         text, found = re.subn(pattern, lambda m, body=body: m.group(1) + body, text, flags=re.DOTALL)  # type: ignore[misc]
         if found != 1:
             raise ValueError(f"the GPU file has no [model.{key}] to update")
-    return text
+    return text.rstrip("\n") + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

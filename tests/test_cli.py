@@ -448,7 +448,11 @@ def test_demo_beside_measurements(capsys, measured, no_gpu, tmp_path):
         assert slug in out
     lines = [line.split() for line in out.splitlines()]
     row = next(words for words in lines if words and words[0] == "4K")
-    assert row[2] == "yes" and row[-3:] == ["64x64", "1.05", "4.8x"]  # 420 / 400, and 2000 us of torch over 420
+    assert row[2] == "yes" and row[-3:] == [
+        "64x64",
+        "1.05",
+        "4.8x",
+    ]  # 420 / 400, and 2000 us of torch over 420
     assert out.splitlines()[-1].endswith(".") and "nine predictions in ten" in out
     assert (tmp_path / "pictures" / "fftconv.svg").read_text().startswith("<?xml")
     assert (tmp_path / "pictures" / "fftconv.png").read_bytes().startswith(b"\x89PNG")

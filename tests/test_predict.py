@@ -409,7 +409,9 @@ def test_plans_with_a_kernel_are_marked_and_always_shown():
 
 
 def test_the_model_knows_the_plans_that_kernels_run():
-    known = {f for n in (2**e for e in range(8, 16)) for p in (2, 3) for f in kernel_counts.factor_lists(n, p)}
+    known = {
+        f for n in (2**e for e in range(8, 16)) for p in (2, 3) for f in kernel_counts.factor_lists(n, p)
+    }
     assert known == {f for family in FAMILIES.values() for f in family.FACTORS}
 
 
@@ -536,4 +538,5 @@ def test_fitted_file_reads_back(tmp_path):
         math.sqrt(sum(e * e for e in result.left_out) / len(result.left_out)), rel=1e-3
     )
     assert fitted.measured == H200.measured and fitted.spec == H200.spec
+    assert text.endswith('"\n')
     assert text.count("#") == gpus.file_text("h200-sxm").count("#")  # the comments stay
