@@ -62,6 +62,8 @@ def block_shape(
     """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little."""
     n1, n2, n3 = factors
     blocks, warps, ring, tables = SHAPES[factors]
+    if pregate or postgate:
+        blocks, warps, ring, tables = min(3, blocks * warps // min(warps, 4)), min(warps, 4), 1, False
     row_words = n2 // 2 * (2 * n3 + 8) + 4  # one k1 of the exchange, padded against bank conflicts
     stage_words = rows_in * STRIP * (2 if pregate else 1)
 
@@ -80,7 +82,6 @@ def block_shape(
             warps = min(warps, 4 if step == 2 else 2)
     if size() > capacity_bytes:
         return None
-    blocks = max(1, blocks - 1) if pregate or postgate else blocks
     return Shape(blocks, warps, ring, tables, size())
 
 

@@ -28,6 +28,9 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
 """By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory. Measured fastest
 on an H200, without gates."""
 
+FACTORS = tuple(TUNED)
+"""The plans this kernel runs."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -159,6 +162,10 @@ def make_spec(
         )
     n1, n2, n3 = plan.factors
     _, warps, ring, in_shared = TUNED[n1, n2, n3]
+    if (
+        pregate or postgate
+    ):  # gates take shared memory and registers; more blocks are worth more than the rest
+        warps, ring, in_shared = min(warps, 4), 1, False
     choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     rows_in = 16 * -(-signal // (16 * n2 * n3)) if n1 >= 16 else 16
@@ -170,3 +177,9 @@ def make_spec(
         if spec.shared_bytes > shared_limit:
             spec = replace(spec, **{name: min(getattr(spec, name), value) for name, value in smaller.items()})
     return spec
+
+
+def min_blocks(spec: Spec) -> int:
+    """Blocks per SM that the compiler must leave registers for."""
+    blocks, warps, _, _ = TUNED[spec.n1, spec.n2, spec.n3]
+    return min(3, blocks * warps // min(warps, 4)) if spec.pregate or spec.postgate else blocks

@@ -21,7 +21,7 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     2048: (8, 16, 16),
     4096: (16, 16, 16),
     8192: (16, 16, 32),
-    16384: (32, 16, 32),
+    16384: (16, 32, 32),
     32768: (32, 32, 32),
 }
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements)."""

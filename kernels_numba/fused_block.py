@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from kernels_numba import block_operands
 from kernels_numba.block_pieces import copy_pieces, output_pieces, second_exchange_pieces
-from kernels_numba.block_spec import STRIP, STRIP_WORDS, TUNED, Spec, make_spec
+from kernels_numba.block_spec import FACTORS, STRIP, STRIP_WORDS, Spec, make_spec, min_blocks
 from monarch import Plan
 
 
@@ -418,26 +418,7 @@ def build(tile: Any, spec: Spec) -> Any:
 SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
-FACTORS = tuple(TUNED)
-"""The plans this family runs."""
-
-__all__ = [
-    "SIGNATURE",
-    "Spec",
-    "build",
-    "make_spec",
-    "min_blocks",
-    "operand_key",
-    "operands",
-    "spectrum_layout",
-    "workers",
-]
-
-
-def min_blocks(spec: Spec) -> int:
-    """Blocks per SM that the compiler must leave registers for."""
-    wanted = TUNED[spec.n1, spec.n2, spec.n3][0]
-    return max(1, wanted - 1) if spec.pregate or spec.postgate else wanted
+__all__ = ["FACTORS", "SIGNATURE", "Spec", "build", "make_spec", "min_blocks", "operands", "spectrum_layout"]
 
 
 def workers(spec: Spec) -> int:

@@ -204,8 +204,8 @@ def device_index() -> int:
     """The GPU that is current in this thread, else the first."""
     from cuda.bindings import driver
 
-    status, current = driver.cuCtxGetDevice()
-    return int(current) if status == driver.CUresult.CUDA_SUCCESS else 0
+    _, context = driver.cuCtxGetCurrent()
+    return int(driver.cuCtxGetDevice()[1]) if int(context) else 0
 
 
 def synchronize(index: int) -> None:

@@ -109,7 +109,8 @@ def test_analytic_counts_are_those_of_the_kernel_where_there_is_one(factors):
 @pytest.mark.parametrize("factors", [f for f in block_counts.SHAPES if min(f) > 8])
 @pytest.mark.parametrize("variant", ["plain", "gated"])
 def test_analytic_counts_are_near_the_block_kernels(factors, variant):
-    """Nearly: the order-3 kernel shares some constants, and keeps outer twiddles in shared memory at 16x16x16."""
+    """Nearly: the order-3 kernel shares some constants, and keeps outer twiddles in shared memory at 16x16x16
+    without gates."""
     made = Plan(n=math.prod(factors), factors=factors)
     exact = counting.for_plan(made, 64, 768, variant=variant, capacity_bytes=CAPACITY)
     assert exact.exact and "order 3" in exact.source
@@ -121,7 +122,8 @@ def test_analytic_counts_are_near_the_block_kernels(factors, variant):
         assert getattr(rough, key) == getattr(exact, key), key
     assert rough.shared_bytes == pytest.approx(exact.shared_bytes, rel=0.15)
     assert rough.warp_instructions == pytest.approx(exact.warp_instructions, rel=0.05)
-    tables = 8 * made.n * exact.transforms if factors == (16, 16, 16) else 0
+    in_shared = factors == (16, 16, 16) and variant == "plain"
+    tables = 8 * made.n * exact.transforms if in_shared else 0
     assert rough.l2_bytes == pytest.approx(exact.l2_bytes + tables, rel=0.01)
     times = [timing.seconds(c, H200, INPUTS) for c in (rough, exact)]
     assert times[0] == pytest.approx(times[1], rel=0.35)
