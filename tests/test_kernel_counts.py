@@ -127,7 +127,7 @@ def test_block_counts_equal_the_counters(dtype, batch, channels, length, gates, 
     block_case((16, 16, 16), dtype, batch, channels, length, gates, blocks, size)
 
 
-@pytest.mark.parametrize("factors", [f for f in fused_block.TUNED if f != (16, 16, 16)])
+@pytest.mark.parametrize("factors", [f for f in fused_block.FACTORS if f != (16, 16, 16)])
 @pytest.mark.parametrize("fraction, step", [(1.0, 0), (0.5, 4), (0.6, 1)])
 def test_block_counts_of_every_factor_list(factors, fraction, step):
     """Each list in full, causal and at a length that allows no wide access, where the batch is odd."""
@@ -136,7 +136,7 @@ def test_block_counts_of_every_factor_list(factors, fraction, step):
 
 
 @given(
-    factors=st.sampled_from(list(fused_block.TUNED)),
+    factors=st.sampled_from(list(fused_block.FACTORS)),
     part=st.sampled_from([0.3, 0.5, 1.0]),
     gates=st.tuples(st.booleans(), st.booleans()),
     capacity=st.sampled_from([64, 99, 163, 227]),
