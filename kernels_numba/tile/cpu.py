@@ -55,7 +55,7 @@ class CpuTile:
         """An index known to fit 32 bits, which a GPU then computes in 32 bits."""
         return value
 
-    int64 = small
+    int64 = opaque = small
 
     def __init__(self, machine: Machine, dtype: str) -> None:
         self.machine = machine

@@ -86,6 +86,16 @@ def divide(typing_context, a, b):
     return types.int64(types.int64, types.int64), codegen
 
 
+@intrinsic
+def opaque(typing_context, value):
+    """A 32-bit value that the compiler cannot see through: a loop of so many turns is not unrolled."""
+
+    def codegen(context, builder, signature, args):
+        return asm(builder, I32, [args[0]], "mov.b32 $0, $1;", "=r,r", effect=True)
+
+    return types.int32(types.int32), codegen
+
+
 class GpuTile(GpuMemory):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
@@ -96,6 +106,7 @@ class GpuTile(GpuMemory):
     lane = staticmethod(lane)
     warp = staticmethod(warp)
     divide = staticmethod(divide)
+    opaque = staticmethod(opaque)
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
