@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -121,7 +122,9 @@ def plan_of(row: Row) -> Plan | None:
         return default_plan(n, signal=limit, wanted=limit)
     if not re.fullmatch(r"\d+(x\d+)*", text):
         return None
-    return Plan(n=n, factors=parse_factors(text), signal=limit, wanted=limit)
+    factors = parse_factors(text)
+    packing = "half" if 2 * prod(factors) == n else "pair"
+    return Plan(n=n, factors=factors, packing=packing, signal=limit, wanted=limit)
 
 
 def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:

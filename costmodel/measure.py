@@ -30,6 +30,7 @@ BATCH, CHANNELS = 64, 768
 REPLAYS = 40
 MAX_SETS = 12
 NO_GPU = 4
+FP32_BOUND = 1e-6
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,15 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     todo = list(cases(quick=quick))
     started = time.perf_counter()
     for number, case in enumerate(todo, start=1):
-        done = [_measure(case, provider, torch, stamp) for provider in _providers(case, torch)]
+        done = []
+        for provider in _providers(case, torch):
+            try:
+                done.append(_measure(case, provider, torch, stamp))
+            except torch.cuda.OutOfMemoryError:
+                if provider.name.startswith("ours"):
+                    raise
+                render.note(f"{provider.name} does not fit into memory: {case.name} {case.dtype}")
+            torch.cuda.empty_cache()
         yield from done
         ours, peer = done[0][0], next(row for row, _ in done if row.provider == "torch")
         render.note(
@@ -167,17 +176,17 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
     import monarch
     import reference
     from kernels_numba import FFTConv, prepare_filter
-    from kernels_numba.families import DEFAULT_FACTORS, FAMILIES
+    from kernels_numba.families import FAMILIES, default_plan
 
     filters = _filters(case, torch)
     gates = 2 if case.gated else 0
     found = []
-    default = DEFAULT_FACTORS[case.n]
-    choices = [f for family in FAMILIES.values() for f in family.FACTORS if math.prod(f) == case.n]
-    if case.variant != "plain" or case.dtype != "fp16" or case.batch == 1:
-        choices = [default]
-    for factors in sorted(choices, key=lambda f: f != default):
-        plan = monarch.Plan(case.n, factors)
+    default = default_plan(case.n)
+    plans = [default]
+    if case.variant == "plain" and case.dtype == "fp16" and case.batch > 1:
+        factors = [f for family in FAMILIES.values() for f in family.FACTORS if math.prod(f) == case.n]
+        plans += [monarch.Plan(case.n, f) for f in factors if f != default.factors]
+    for plan in plans:
         spectrum = prepare_filter(filters, length=case.length, mode=case.mode, dtype=case.dtype, plan=plan)
         convolve = FFTConv(spectrum, batch=case.batch)
 
@@ -185,30 +194,14 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
             y = torch.full_like(data.u, math.nan)
             return lambda: convolve(data.u, pregate=data.pregate, postgate=data.postgate, out=y), y
 
-        text = monarch.format_factors(factors)
-        name = "ours" if factors == default else f"ours:{text}"
+        text = monarch.format_factors(plan.factors)
+        name = "ours" if plan is default else f"ours:{text}"
         bound = reference.fftconv_bound(plan.order, case.dtype, gates=gates)
-        found.append(_Provider(name, case.dtype, ours, f"plan={text}", bound))
-    if case.dtype == "fp16":
-        found.append(
-            _Provider(
-                "torch",
-                "fp32",
-                _torch_call(case, torch, filters, half=False),
-                "irfft(rfft(u) kf), kf prepared",
-                1e-6,
-            )
-        )
-    else:
-        found.append(
-            _Provider(
-                "torch",
-                "fp32",
-                _torch_call(case, torch, filters, half=False),
-                "irfft(rfft(u) kf), kf prepared",
-                1e-6,
-            )
-        )
+        note = f"plan={text}" + ("" if plan.packing == "pair" else f"; packing={plan.packing}")
+        found.append(_Provider(name, case.dtype, ours, note, bound))
+    if case.dtype == "fp16":  # fp32 input and output: the same row for both half types
+        call = _torch_call(case, torch, filters, half=False)
+        found.append(_Provider("torch", "fp32", call, "irfft(rfft(u) kf), kf prepared", FP32_BOUND))
     found.append(
         _Provider(
             "torch:half-io",

@@ -12,11 +12,10 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.block_spec import STRIP, Spec
 from kernels_numba.operands import factor, factor_scale, mirrored, rows_read
 from kernels_numba.tile import layout
-
-STRIP = 32
-"""Columns that a warp contracts at once: two n2 by sixteen n3."""
+from monarch import Plan
 
 
 def strip_columns(n3: int, strip: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -85,7 +84,7 @@ def outer_factor(
 
 
 @lru_cache(maxsize=32)
-def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
+def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool = False) -> NDArray[np.int32]:
     """Factors and inner twiddles, in the order the kernel reads them.
 
     F1, F2, F3, F3 inverse, F2 inverse, F1 inverse (real, half precision), then the inner twiddles of k2 and n3,
@@ -101,7 +100,9 @@ def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> NDArray[np
     inverse = w * np.exp(-1j * np.pi * at.k2 / n2)[:, None] / factor_scale(n3, 0.5, dtype)
     rows = max(16, n1)
     first = outer_factor(n1, np.arange(n1), at.k1, shift=0.0, dtype=dtype)[:, at.row_in]
-    last = outer_factor(n1, at.k1, mirrored(n1), shift=0.5, dtype=dtype)
+    # Pairs of contracted slots: neighbours, or (half-length packing) a slot and its mirror.
+    contracted = at.k1.reshape(2, -1).T.reshape(-1) if half else at.k1
+    last = outer_factor(n1, contracted, mirrored(n1), shift=0.5, dtype=dtype)
     parts = [
         layout.pack_operand(first[:, :rows_in], a(rows // 16, rows_in // 16), dtype),
         layout.pack_operand(factor(n2, natural, at.k2, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype),
@@ -124,15 +125,18 @@ def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> NDArray[np
 
 
 @lru_cache(maxsize=16)
-def outer_twiddles(n1: int, n2: int, n3: int, dtype: str) -> NDArray[np.int32]:
-    """Twiddles of the outer stage: forward [strips, N1 x 32], then inverse [N1 slots, N2 x N3]; 2 P words."""
+def outer_twiddles(n1: int, n2: int, n3: int, dtype: str, half: bool = False) -> NDArray[np.int32]:
+    """Twiddles of the outer stage: forward [strips, N1 x 32], then inverse [N1 slots, N2 x N3]; 2 P words.
+
+    With half-length packing the offsets of :func:`mirror_offsets` follow.
+    """
     at = _maps(n1, n2, n3)
     q, points = n2 * n3, n1 * n2 * n3
     parts = []
-    fold, half = max(1, 16 // n1), n1 // 2
-    upper, within = np.divmod(np.arange(n1 * fold), half * fold)  # cosine or sine rows
-    part, output = np.divmod(within, half)
-    k1 = at.k1[upper * half + output]
+    fold, outputs = max(1, 16 // n1), n1 // 2
+    upper, within = np.divmod(np.arange(n1 * fold), outputs * fold)  # cosine or sine rows
+    part, output = np.divmod(within, outputs)
+    k1 = at.k1[upper * outputs + output]
     for strip in range(q // STRIP // fold):
         row, column = strip_columns(n3, strip)
         m = (part * (q // fold))[:, None] + (row * n3 + column)[None, :]
@@ -148,9 +152,52 @@ def outer_twiddles(n1: int, n2: int, n3: int, dtype: str) -> NDArray[np.int32]:
             / (factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype))
         )
         parts.append(layout.pack_complex(w, layout.c_index(n2 // 8, n3 // 8), dtype))
+    if half:
+        parts.append(mirror_offsets(n1, n2, n3))
     words = np.concatenate(parts)
     words.setflags(write=False)
     return words
+
+
+def mirror_offsets(n1: int, n2: int, n3: int) -> NDArray[np.int32]:
+    """For every half element of the tile k1 = 0, where its mirror -k lies when registers are stored in quads.
+
+    Lane-ordered words of two 16-bit offsets, in half elements: register r of lane l is word 128 (r // 4) + 4 l + r % 4.
+    (Mirrors of other tiles are whole registers: k2 and N2 - 1 - k2, k3 and N3 - 1 - k3 share a lane.)
+    """
+    at = _maps(n1, n2, n3)
+    rows, columns = layout.c_index(n2 // 8, n3 // 8)
+    k2, k3 = at.k2[rows], at.k3[columns]
+    mirror2 = np.where(k2 == 0, 0, n2 - k2)
+    mirror3 = np.where(k2 == 0, (n3 - k3) % n3, n3 - 1 - k3)
+    row, column = np.argsort(at.k2)[mirror2], np.argsort(at.k3)[mirror3]
+    registers = rows.shape[0]
+    offsets = []
+    for part in range(2):
+        register = part * registers + row // 8 * (n3 // 8) + column // 8
+        lane = 4 * (row % 8) + column % 8 // 2
+        offsets.append(2 * (128 * (register // 4) + 4 * lane + register % 4) + column % 2)
+    halves = np.concatenate(offsets).astype(np.uint16)  # [2 registers, 32 lanes, 2]
+    return layout.lane_order(np.ascontiguousarray(halves).view(np.int32)[..., 0])
+
+
+def half_spectrum_layout(factors: tuple[int, ...], dtype: str) -> tuple:
+    """For half-length packing: two bins for each position, and what they are multiplied by; tiles.
+
+    One real sequence of N = 2 P samples is transformed as z = u[2n] + i u[2n + 1] (Sorensen et al. 1987). With the
+    filter's bins H of N points, S = (H[k] + H[k + P]) / 2 and D = (H[k] - H[k + P]) / 2, the convolution becomes
+    Z' [k] = A Z[k] + B conj Z[-k], A = S - D sin(2 pi k / N), B = i D cos(2 pi k / N): both are sums of two bins with
+    weights. A tile's positions are those of A, then those of B.
+    """
+    order, phase, tiles = spectrum_layout(factors, dtype)
+    points = order.size
+    angle = np.pi * order / points
+    a = np.stack([(1 - np.sin(angle)) / 2, (1 + np.sin(angle)) / 2])
+    b = 0.5j * np.stack([np.cos(angle), -np.cos(angle)])
+    weights = np.stack([w * phase for w in (a, b)], axis=1)  # [2 bins, A or B, P]
+    bins = np.stack([order, order + points])[:, None, :].repeat(2, axis=1)
+    by_tile = [x.reshape(2, 2, tiles, -1).swapaxes(1, 2).reshape(2, -1) for x in (bins, weights)]
+    return by_tile[0], by_tile[1], 2 * tiles
 
 
 def spectrum_layout(
@@ -164,3 +211,26 @@ def spectrum_layout(
     positions = layout.lane_order_positions(n2 // 8, n3 // 8)
     order = at.k1[:, None] + inner[positions][None, :]
     return order.reshape(-1), np.tile(np.broadcast_to(phase, (n2, n3))[positions], n1), n1
+
+
+def operand_key(spec: Spec) -> tuple:
+    """What the constant buffers depend on."""
+    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype, spec.half)
+
+
+def operands(
+    n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool
+) -> tuple[NDArray[np.int32], ...]:
+    """The constant buffers, in the order of the kernel's arguments: factors, then outer twiddles."""
+    return (
+        constants(n1, n2, n3, rows_in, dtype, half),
+        outer_twiddles(n1, n2, n3, dtype, half),
+    )
+
+
+def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """Bins [1 or 2, N] and weights in the order in which the kernel reads a spectrum; tiles."""
+    if plan.packing == "half":
+        return half_spectrum_layout(plan.factors, dtype)
+    order, phase, tiles = spectrum_layout(plan.factors, dtype)
+    return order[None], phase[None], tiles

@@ -8,12 +8,99 @@ from kernels_numba.block_spec import STRIP_WORDS, Spec
 
 
 def copy_pieces(spec: Spec) -> Any:
-    """A warp's copies of one strip of one sequence: each brings ``halves`` rows of 32 columns.
+    """A warp's copies of one strip of one sequence: each brings 32 times ``halves`` elements, so some rows.
 
-    Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.
+    A row of a strip is 32 points. Of a lane's four places the others are those with another swizzle, for rows where
+    its bits differ: of a row of 32 elements every second pair of rows is swizzled, of 64 every row in its own way.
     """
-    rows = [spec.halves * i for i in range(spec.rows_in // spec.halves)]
-    return tuple(((row >> 1) & 1, 32 * row, row_offset(spec, row)) for row in rows)
+    width = 32 * spec.unit
+    starts = range(0, spec.rows_in * width, 32 * spec.halves)
+    pieces = []
+    for start in starts:
+        row, column = divmod(start, width)
+        place = row & 3 if spec.half else (row >> 1) & 1
+        # Half a row, with copies of one element: 16 points, so the strip's other n2.
+        within = column // 32 * spec.n3 * 2 if spec.half else 0
+        pieces.append((place, width * row + column, spec.unit * row_offset(spec, row) + within))
+    return tuple(pieces)
+
+
+def first_exchange_pieces(spec: Spec) -> Any:
+    """Where a lane's results of the outer stage go: for a row (a k1), four columns of both parts, 16 bytes at once."""
+    outer = spec.rows // 8 * 4
+    return tuple(
+        (
+            0,
+            first_exchange_row(spec, y) * spec.row_words + 4 * h,
+            tuple(part * outer + y * 4 + 2 * h + j for j in range(2) for part in range(2)),
+        )
+        for y in range(spec.rows // 8)
+        for h in range(2)
+    )
+
+
+def first_exchange_reads(spec: Spec) -> Any:
+    """A k1 as B operand: for a pair of rows n2 (a register), two columns n3 of both parts."""
+    row_tiles, column_tiles = spec.n2 // 16, spec.n3 // 8
+    registers = row_tiles * column_tiles * 2
+    return tuple(
+        (
+            0,
+            (8 * k + 4 * r) * spec.row_pair_words + 32 * h,
+            tuple(
+                part * registers + (k * column_tiles + 2 * h + j) * 2 + r
+                for j in range(2)
+                for part in range(2)
+            ),
+        )
+        for k in range(row_tiles)
+        for r in range(2)
+        for h in range(column_tiles // 2)
+    )
+
+
+def columns_to_a(n2: int, n3: int) -> tuple[int, ...]:
+    """Registers of a packed complex [n2, n3] as an A operand whose columns are contracted next."""
+    inner, column_tiles = n2 * n3 // 64, n3 // 8
+    return tuple(
+        part * inner + (2 * m + (r & 1)) * column_tiles + 2 * k + (r >> 1)
+        for part in range(2)
+        for m in range(n2 // 16)
+        for k in range(n3 // 16)
+        for r in range(4)
+    )
+
+
+def rows_of_tile_to_b(n2: int, n3: int) -> tuple[int, ...]:
+    """Blocks of a packed complex [n2, n3] that, transposed, are a B operand whose rows are contracted next."""
+    inner, column_tiles = n2 * n3 // 64, n3 // 8
+    return tuple(
+        part * inner + (2 * k + r) * column_tiles + j
+        for part in range(2)
+        for k in range(n2 // 16)
+        for j in range(column_tiles)
+        for r in range(2)
+    )
+
+
+def second_exchange_reads(spec: Spec) -> Any:
+    """A strip as B operand: for a pair of k1 (a register), four columns of one part.
+
+    With an outer factor of 8 a lane's second register is the other part of the columns, further on in the exchange.
+    """
+    tiles = spec.rows // 16
+    registers = tiles * 4 * 2
+    return tuple(
+        (
+            0,
+            ((8 * k + 4 * r) * 2 * spec.row_words if spec.fold == 1 else r * spec.strips * STRIP_WORDS)
+            + 32 * part,
+            tuple(part * registers + (k * 4 + j) * 2 + r for j in range(4)),
+        )
+        for k in range(tiles)
+        for r in range(2)
+        for part in range(2)
+    )
 
 
 def second_exchange_pieces(spec: Spec) -> Any:
@@ -46,12 +133,65 @@ def row_offset(spec: Spec, row: int) -> int:
 
 
 def output_pieces(spec: Spec, first_register: int) -> Any:
-    """Where a lane's outputs lie: (lane offset: 0 rows upwards, 1 mirrored rows; constant; registers)."""
+    """Where a lane's outputs lie: (lane offset: 0 rows upwards, 1 mirrored rows; constant; registers).
+
+    A lane has eight columns of a row, in four registers of one sequence; with half-length packing in four registers
+    of two samples each, and four more (:func:`woven`) eight samples on.
+    """
     half = spec.rows // 16
     pieces = []
     for group in range(spec.rows_out // 8):
         mirror = group >= half
         row = spec.n1 - 1 - spec.lanes * (group - half) if mirror else spec.lanes * group
         start = first_register + 4 * group
-        pieces.append((int(mirror), row * spec.q, tuple(range(start, start + 4))))
+        pieces.append((int(mirror), spec.unit * row * spec.q, tuple(range(start, start + 4))))
     return tuple(pieces)
+
+
+def woven(spec: Spec) -> tuple[int, ...]:
+    """Accumulators in the order in which half-length packing rounds them: a register is a point's two samples.
+
+    Registers of the first four columns of all row groups, then those of the last four.
+    """
+    groups = spec.rows_out // 8
+    real = [8 * group + 4 * part + i for part in range(2) for group in range(groups) for i in range(4)]
+    return tuple(x for i in real for x in (i, 8 * groups + i))
+
+
+def first_exchange_row(spec: Spec, group: int) -> int:
+    """The exchange's row of the first slot of a row group; two k1 that are worked on together are neighbours.
+
+    For pairs of sequences those are neighbouring slots; for one sequence a slot and its mirror.
+    """
+    if not spec.half:
+        return spec.lanes * group
+    half = spec.rows // 16
+    return 2 * spec.lanes * (group % half) + group // half
+
+
+def rows_to_b(spec: Spec, part: int) -> Any:
+    """A lane's words of four rows a tile -> registers of a B operand: two rows of one column each.
+
+    A word is two columns of one sequence; with half-length packing one column's real (part 0) and imaginary part.
+    """
+    columns = range(4)
+    return tuple(
+        ((4 * k + 2 * r) * 4 + j, (4 * k + 2 * r + 1) * 4 + j, part)
+        if spec.half
+        else ((4 * k + 2 * r) * 2 + j // 2, (4 * k + 2 * r + 1) * 2 + j // 2, j % 2)
+        for k in range(spec.rows_in // 16)
+        for j in columns
+        for r in range(2)
+    )
+
+
+def mirror_registers(spec: Spec) -> tuple[int, ...]:
+    """Registers of (N2 - 1 - k2, N3 - 1 - k3) for those of (k2, k3): the other halves of row groups and tiles."""
+    groups, tiles = spec.n2 // 8, spec.n3 // 8
+    inner = groups * tiles
+    return tuple(
+        part * inner + (y + groups // 2) % groups * tiles + (j + tiles // 2) % tiles
+        for part in range(2)
+        for y in range(groups)
+        for j in range(tiles)
+    )

@@ -29,7 +29,9 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
 on an H200, without gates."""
 
 FACTORS = tuple(TUNED)
-"""The plans this kernel runs."""
+"""The factors this kernel takes,"""
+PACKINGS = {"pair": FACTORS, "half": tuple(f for f in FACTORS if f[0] >= 16)}
+"""and with which packing."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Spec:
     """The second exchange has its own memory, which saves a barrier."""
     tables_shared: bool = False
     """The outer twiddles are kept in shared memory, not read through the caches."""
+    half: bool = False
+    """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
 
     def __post_init__(self) -> None:
         if self.strips % self.warps or self.n1 // 2 % self.warps:
@@ -68,8 +72,13 @@ class Spec:
 
     @property
     def n(self) -> int:
-        """Transform length N."""
+        """Points of the complex transform."""
         return self.n1 * self.q
+
+    @property
+    def unit(self) -> int:
+        """Samples of one sequence in one point."""
+        return 2 if self.half else 1
 
     @property
     def fold(self) -> int:
@@ -95,7 +104,9 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
-        shape = f"{self.n1}x{self.n2}x{self.n3}_in{self.rows_in}_out{self.rows_out}"
+        shape = (
+            f"{self.n1}x{self.n2}x{self.n3}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
+        )
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
@@ -155,10 +166,10 @@ def make_spec(
 
     Raises ``ValueError`` when this kernel cannot run the plan.
     """
-    if plan.packing != "pair" or plan.factors not in TUNED:
+    if plan.packing not in PACKINGS or plan.factors not in PACKINGS[plan.packing]:
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
-            f"a factor out of {FIRST_FACTORS} and two out of {INNER_FACTORS} with packing 'pair'"
+            f"a factor out of {FIRST_FACTORS} and two out of {INNER_FACTORS} (8 only with packing 'pair')"
         )
     n1, n2, n3 = plan.factors
     _, warps, ring, in_shared = TUNED[n1, n2, n3]
@@ -168,11 +179,14 @@ def make_spec(
         warps, ring, in_shared = min(warps, 4), 1, False
     choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    rows_in = 16 * -(-signal // (16 * n2 * n3)) if n1 >= 16 else 16
+    half = plan.packing == "half"
+    rows_in = 16 * -(-signal // (16 * n2 * n3 * (2 if half else 1))) if n1 >= 16 else 16
     rows_out = max(n1, 16) // (2 if wanted <= plan.n // 2 else 1)
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    spec = Spec(n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)
+    spec = Spec(
+        n1, n2, n3, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, half=half, **choices
+    )
     for smaller in ({"tables_shared": False}, {"ring": 1}, {"warps": 4}, {"warps": 2}):
         if spec.shared_bytes > shared_limit:
             spec = replace(spec, **{name: min(getattr(spec, name), value) for name, value in smaller.items()})

@@ -1,12 +1,14 @@
 """Which kernel runs a plan: a registry of kernel families.
 
-A family is a module with ``FACTORS`` (the plans it runs), ``make_spec`` (plan to compiled-in choices), ``build``
-(the kernel function), ``SIGNATURE``, ``min_blocks``, ``workers`` (who takes items), ``operands`` (its constant
-buffers) and ``spectrum_layout`` (the filter's order). A new kernel is a new family; nothing else changes.
+A family is a module with ``FACTORS`` and ``PACKINGS`` (the plans it runs), ``make_spec`` (plan to compiled-in
+choices), ``build`` (the kernel function), ``SIGNATURE``, ``min_blocks``, ``workers`` (who takes items),
+``operand_key`` and ``operands`` (its constant buffers, and what they depend on) and ``spectrum_layout`` (the filter's
+order). A new kernel is a new family; nothing else changes.
 """
 
 from __future__ import annotations
 
+from math import prod
 from types import ModuleType
 
 from kernels_numba import fused_block, fused_warp
@@ -23,14 +25,26 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     8192: (16, 16, 32),
     16384: (16, 32, 32),
     32768: (32, 32, 32),
+    65536: (32, 32, 32),
 }
-"""For every transform length the factors measured fastest on an H200 (costmodel/measurements)."""
+"""For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the
+length mean half-length packing."""
+
+
+def default_plan(n: int) -> Plan:
+    """The plan for a transform length of `DEFAULT_FACTORS`."""
+    factors = DEFAULT_FACTORS[n]
+    return Plan(n, factors, packing="pair" if prod(factors) == n else "half")
 
 
 def family_of(plan: Plan) -> ModuleType:
     """The family that runs a plan. Raises ``ValueError`` when there is none, saying what there is."""
     family = FAMILIES.get(plan.order)
-    if family is None or plan.packing != "pair" or plan.factors not in family.FACTORS:
-        accepted = ", ".join(format_factors(f) for family in FAMILIES.values() for f in family.FACTORS)
-        raise ValueError(f"plan: no fused kernel runs {plan}; accepted with packing 'pair' are {accepted}")
+    if family is None or plan.factors not in family.PACKINGS.get(plan.packing, ()):
+        accepted = "; ".join(
+            f"with packing '{packing}' " + ", ".join(map(format_factors, factors))
+            for family in FAMILIES.values()
+            for packing, factors in family.PACKINGS.items()
+        )
+        raise ValueError(f"plan: no fused kernel runs {plan}; accepted {accepted}")
     return family

@@ -115,7 +115,8 @@ class FFTConv:
         self.family = family_of(spectrum.plan)
         self.scaled = spectrum.scaled
         self.shape = (batch, spectrum.channels, spectrum.length)
-        self.pairs = -(-batch // 2)
+        together = spectrum.plan.sequences_per_transform
+        self.pairs = -(-batch // together)
         self.items = self.pairs * spectrum.channels
         if self.items > MAX_ITEMS:
             raise ValueError(f"u: {self.items} pairs of sequences are more than {MAX_ITEMS}; split the batch")
@@ -196,7 +197,7 @@ class FFTConv:
             plan,
             self.spectrum.dtype,
             halves=halves,
-            guarded=length < plan.n or batch % 2 == 1,
+            guarded=length < plan.n or batch % plan.sequences_per_transform != 0,
             pregate=pregate,
             postgate=postgate,
             scaled=self.scaled,

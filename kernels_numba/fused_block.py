@@ -23,13 +23,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kernels_numba import block_operands
-from kernels_numba.block_pieces import copy_pieces, output_pieces, second_exchange_pieces
-from kernels_numba.block_spec import FACTORS, STRIP, STRIP_WORDS, Spec, make_spec, min_blocks
-from monarch import Plan
+from kernels_numba.block_operands import operand_key, operands
+from kernels_numba.block_operands import spectrum_of_plan as spectrum_layout
+from kernels_numba.block_pieces import (
+    columns_to_a,
+    copy_pieces,
+    first_exchange_pieces,
+    first_exchange_reads,
+    mirror_registers,
+    output_pieces,
+    rows_of_tile_to_b,
+    rows_to_b,
+    second_exchange_pieces,
+    second_exchange_reads,
+    woven,
+)
+from kernels_numba.block_spec import FACTORS, PACKINGS, STRIP, STRIP_WORDS, Spec, make_spec, min_blocks
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -82,7 +91,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.small,
         tile.int64,
     )
-    scaled, one, together = spec.scaled, tile.one, q <= 256
+    scaled, one, together, sequences = spec.scaled, tile.one, q <= 256, 2 // spec.unit
     barrier, warp_sync, commit, opaque = tile.barrier, tile.warp_sync, tile.commit, tile.opaque
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants = tile.copy_words_async
@@ -92,48 +101,19 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.multiply_complex(inner),
     )
     # A
-    load_rows = tile.load_shared(4 * in_tiles * 2, 2)
-    gate_in = tile.multiply(4 * in_tiles * 2)
-    to_b = tile.pair_halves(
-        tuple(
-            ((4 * k + 2 * r) * 2 + j // 2, (4 * k + 2 * r + 1) * 2 + j // 2, j % 2)
-            for k in range(in_tiles)
-            for j in range(4)
-            for r in range(2)
-        )
-    )
+    half, unit = spec.half, spec.unit
+    chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
+    load_rows, gate_in = tile.load_shared(4 * in_tiles * chunk, chunk), tile.multiply(4 * in_tiles * chunk)
+    first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
+    log_width = 5 + int(half)
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
     stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
     pack_outer = tile.pack(2 * outer)
     load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
-    put_first = tile.store_shared_pieces(
-        tuple(
-            (
-                0,
-                lanes * y * es + 4 * h,
-                tuple(part * outer + y * 4 + 2 * h + j for j in range(2) for part in range(2)),
-            )
-            for y in range(groups1)
-            for h in range(2)
-        )
-    )
+    put_first = tile.store_shared_pieces(first_exchange_pieces(spec))
     # B
     registers_b = t2 * j2 * 2
-    get_first = tile.load_pieces(
-        tuple(
-            (
-                0,
-                (8 * k + 4 * r) * eb + 32 * h,
-                tuple(
-                    part * registers_b + (k * j2 + 2 * h + j) * 2 + r for j in range(2) for part in range(2)
-                ),
-            )
-            for k in range(t2)
-            for r in range(2)
-            for h in range(j2 // 2)
-        ),
-        2 * registers_b,
-    )
+    get_first = tile.load_pieces(first_exchange_reads(spec), 2 * registers_b)
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(k3 * j2 * 2, 4)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
     stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
@@ -141,46 +121,25 @@ def build(tile: Any, spec: Spec) -> Any:
     stage3i = tile.dft_columns(t2, j2, k3, inverse=True)
     stage2i = tile.dft_rows(t2, j2, t2, inverse=True)
     pack_inner = tile.pack(2 * inner)
-    to_a = tile.select(
-        tuple(
-            part * inner + (2 * m + (r & 1)) * j2 + 2 * k + (r >> 1)
-            for part in range(2)
-            for m in range(t2)
-            for k in range(k3)
-            for r in range(4)
-        )
-    )
-    transpose = tile.transpose(
-        tuple(
-            part * inner + (2 * k + r) * j2 + j
-            for part in range(2)
-            for k in range(t2)
-            for j in range(j2)
-            for r in range(2)
-        )
-    )
+    to_a = tile.select(columns_to_a(n2, n3))
+    transpose = tile.transpose(rows_of_tile_to_b(n2, n3))
     low = tile.pair_halves(tuple((i, i + 2 * inner, 0) for i in range(2 * inner)))
     high = tile.pair_halves(tuple((i, i + 2 * inner, 1) for i in range(2 * inner)))
     put_second = tile.store_shared_pieces(second_exchange_pieces(spec))
     # C
     registers_c = t1 * 4 * 2
-    get_second = tile.load_pieces(
-        tuple(
-            (
-                0,
-                ((8 * k + 4 * r) * es2 if fold == 1 else r * strips * STRIP_WORDS) + 32 * part,
-                tuple(part * registers_c + (k * 4 + j) * 2 + r for j in range(4)),
-            )
-            for k in range(t1)
-            for r in range(2)
-            for part in range(2)
-        ),
-        2 * registers_c,
-    )
+    get_second = tile.load_pieces(second_exchange_reads(spec), 2 * registers_c)
     load_f1i = tile.load_shared(t1 * t1 * 4, 4)
     stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
-    real, imaginary = (output_pieces(spec, part * kept) for part in range(2))
+    weave = tile.select(woven(spec))
+    mirror = tile.select(mirror_registers(spec))
+    multiply_mirror = tile.multiply_mirror(inner)
+    load_offsets, gather_mirror = tile.gather_halves(2 * inner)
+    put_tile = tile.store_shared_pieces(
+        tuple((0, 32 * r, tuple(range(r, r + 4))) for r in range(0, 2 * inner, 4))
+    )
+    real, imaginary = output_pieces(spec, 0), output_pieces(spec, kept)
     store_real = tile.store_pieces(real, halves, guarded=guarded)
     store_imaginary = tile.store_pieces(imaginary, halves, guarded=guarded)
     gather_gate = tile.gather(output_pieces(spec, 0), kept, halves, guarded=guarded)
@@ -209,10 +168,13 @@ def build(tile: Any, spec: Spec) -> Any:
         mine = small(at_stage + w * ring * stage_words)
         ring_end = small(ring * stage_words)
         # A lane's two words of a row: chunk 2 (g & 1) + (g >> 2), moved by one in every second pair of rows.
-        read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
+        if half:  # a lane's four words of a row: chunk 4 (g & 1) + (g >> 1), moved by the row
+            read_at = small(mine + t * 32 + ((4 * (g & 1) + ((g >> 1) ^ t)) << 2))
+        else:
+            read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
         part = small(divide(g, lanes))  # of the columns; 0 unless the outer factor is 8
         output = small(g - part * lanes)
-        first_put = small(at_exchange + output * es + part * (n2 // (2 * fold) * eb) + 8 * t)
+        first_put = small(at_exchange + output * (unit * es) + part * (n2 // (2 * fold) * eb) + 8 * t)
         first_get = small(at_exchange + t * eb + 4 * g)
         second_get = small(at_second + t * es2 + 4 * g)
         odd = small(t & 1)
@@ -224,15 +186,19 @@ def build(tile: Any, spec: Spec) -> Any:
         else:
             up = small(g * STRIP_WORDS)
             down = small((7 - g) * STRIP_WORDS)
-        out_up = small(output * q + part * (q // fold) + 8 * t)
-        out_down = small(part * (q // fold) + 8 * t - output * q)
-        # Where this lane's copies of a strip come from and go to; see `_copy_pieces`.
-        copy_row = small((index * halves) >> 5)
-        copy_column = small((index * halves) & 31)
-        copy_from = small(copy_row * q + (copy_column >> 4) * n3 + (copy_column & 15))
-        copy_chunk = small((copy_column >> 3) ^ ((copy_row & 3) >> 1))
-        copy_to = small(32 * copy_row + (copy_chunk << 3) + (copy_column & 7))
-        copy_to_swapped = small(32 * copy_row + ((copy_chunk ^ 1) << 3) + (copy_column & 7))
+        out_up = small(unit * (output * q + part * (q // fold) + 8 * t))
+        out_down = small(unit * (part * (q // fold) + 8 * t - output * q))
+        # Where this lane's copies of a strip come from and go to; see `copy_pieces`.
+        copy_row = small((index * halves) >> log_width)
+        copy_column = small((index * halves) & (32 * unit - 1))
+        second_row = small(copy_column >> (log_width - 1))  # of the strip's two n2
+        copy_from = small(unit * (copy_row * q + second_row * n3) + (copy_column & (16 * unit - 1)))
+        swap = small(copy_row & 3 if half else (copy_row & 3) >> 1)
+        copy_to = small(32 * unit * copy_row + (copy_column & 7))
+        to0 = small(copy_to + (((copy_column >> 3) ^ swap) << 3))
+        to1 = small(copy_to + (((copy_column >> 3) ^ swap ^ 1) << 3))
+        to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
+        to3 = small(copy_to + (((copy_column >> 3) ^ swap ^ 3) << 3))
 
         first = small(block() * per_block)
         last = small(min(first + per_block, items))
@@ -248,9 +214,9 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_h = h
         copy_p = p
         copy_strip = my_strip
-        copy_base = (2 * int64(p) * channels + h) * length
+        copy_base = (sequences * int64(p) * channels + h) * length
         base = copy_base
-        k_at = int64(h) * n + c
+        k_at = int64(h) * (unit * n) + c
         item = first
         s = load_scale(scales, h) if scaled else one
         while item < last:
@@ -261,27 +227,24 @@ def build(tile: Any, spec: Spec) -> Any:
                     wait_strip()
                     warp_sync()
                     at = small(read_at + slot_at)
-                    u1 = load_rows(at, 64)
-                    u2 = load_rows(at + sequence_words, 64)
+                    u1 = load_rows(at, row_step)
+                    u2 = u1 if half else load_rows(at + sequence_words, row_step)
                     if gated_in:
-                        v1 = gate_in(u1, load_rows(at + 2 * sequence_words, 64))
-                        v2 = gate_in(u2, load_rows(at + 3 * sequence_words, 64))
-                        x = join(to_b(v1), to_b(v2))
-                    else:
-                        x = join(to_b(u1), to_b(u2))
+                        u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
+                        u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
+                    x = join(first_to_b(u1), second_to_b(u2))
                     warp_sync()
                 if turn + ring < turns:
                     shift = small((copy_strip >> log_per_row) * (2 * n3) + 16 * (copy_strip & (per_row - 1)))
-                    into = small(2 * (mine + slot_at))
-                    for i in range(2):
-                        end = small(length * (2 * copy_p + i < batch))
+                    e = small(copy_from + unit * shift)
+                    for i in range(sequences):
+                        into = small(2 * (mine + slot_at + i * sequence_words))
+                        end = small(length * (sequences * copy_p + i < batch))
                         source = copy_base + i * other_sequence
-                        e = small(copy_from + shift)
-                        to0 = small(into + i * (2 * sequence_words) + copy_to)
-                        to1 = small(into + i * (2 * sequence_words) + copy_to_swapped)
-                        copy_rows(u, source, end, e, to0, to1)
+                        copy_rows(u, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
                         if gated_in:
-                            copy_rows(pre, source, end, e, to0 + pre_at, to1 + pre_at)
+                            into = small(into + pre_at)
+                            copy_rows(pre, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
                     copy_strip = small(copy_strip + 1)
                     if copy_strip == end_strip:
                         copy_strip = my_strip
@@ -289,7 +252,7 @@ def build(tile: Any, spec: Spec) -> Any:
                         if copy_p == pairs:
                             copy_p = small(0)
                             copy_h = small(copy_h + 1)
-                        copy_base = (2 * int64(copy_p) * channels + copy_h) * length
+                        copy_base = (sequences * int64(copy_p) * channels + copy_h) * length
                 commit()
                 if turn >= 0:
                     z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
@@ -311,7 +274,57 @@ def build(tile: Any, spec: Spec) -> Any:
             while pair < pair_end:
                 at = small(first_get + pair * es2)
                 from_table = small(pair * (2 * q) + c)
-                if together:  # two independent chains, where registers allow
+                if half:  # two k1 that mirror each other, or mirror themselves: 0 and N1 / 2
+                    table0 = small(pair * q + c)
+                    table1 = small(table0 + n // 2)
+                    from0 = k_at + pair * (2 * q)
+                    from1 = from0 + n
+                    x0 = get_first(at, at, at, at)
+                    z0 = multiply_inner(
+                        pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
+                    )
+                    even0 = pack_inner(stage3(to_a(z0), load_f3(at_f3 + c, 128)))
+                    at = small(at + es)
+                    x1 = get_first(at, at, at, at)
+                    y0 = multiply_inner(
+                        pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
+                    )
+                    uneven0 = pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128)))
+                    if pair == 0:
+                        warp_sync()
+                        put_tile(at_exchange + c, at_exchange, at_exchange, at_exchange, even0)
+                        warp_sync()
+                        mirror0 = gather_mirror(at_exchange, load_offsets(tables, 2 * n + c, 128))
+                        mirror1 = mirror(uneven0)
+                    else:
+                        mirror0 = mirror(uneven0)
+                        mirror1 = mirror(even0)
+                    z1 = multiply_mirror(
+                        even0, load_inner(spectrum, from0, 128), mirror0, load_inner(spectrum, from0 + q, 128)
+                    )
+                    y1 = multiply_mirror(
+                        uneven0,
+                        load_inner(spectrum, from1, 128),
+                        mirror1,
+                        load_inner(spectrum, from1 + q, 128),
+                    )
+                    z2 = multiply_inner(
+                        pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))),
+                        load_inner_shared(at_t2i + c, 128),
+                    )
+                    z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
+                    y2 = multiply_inner(
+                        pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))),
+                        load_inner_shared(at_t2i + c, 128),
+                    )
+                    y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
+                    if in_shared:
+                        even = multiply_inner(z3, load_inner_shared(at_tables + n + table0, 128))
+                        uneven = multiply_inner(y3, load_inner_shared(at_tables + n + table1, 128))
+                    else:
+                        even = multiply_inner(z3, load_inner(tables, n + table0, 128))
+                        uneven = multiply_inner(y3, load_inner(tables, n + table1, 128))
+                elif together:  # two independent chains, where registers allow
                     x0 = get_first(at, at, at, at)
                     k0 = load_inner(spectrum, k_at + pair * (2 * q), 128)
                     odd_at = small(at + es)
@@ -378,11 +391,12 @@ def build(tile: Any, spec: Spec) -> Any:
                 pair = small(pair + 1)
             barrier()
             # ---- C: back to samples
-            other = base + other_sequence
-            limit = small(length * (2 * p + 1 < batch))
+            # The other sequence of the pair; or, of the one sequence, the other four points of a lane.
+            other = base + (8 if half else other_sequence)
+            limit = small(length - 8 if half else length * (2 * p + 1 < batch))
             strip = my_strip
             while strip < end_strip:
-                o = small(strip * 32)
+                o = small(strip * (32 * unit))
                 o_up = small(out_up + o)
                 o_down = small(out_down + o)
                 if gated_out:
@@ -391,14 +405,13 @@ def build(tile: Any, spec: Spec) -> Any:
                 at = small(second_get + strip * STRIP_WORDS)
                 x2 = get_second(at, at, at, at)
                 y4 = stage1i(load_f1i(at_f1i + c, 128), x2)
-                z4 = pack_out(scale(y4, s)) if scaled else pack_out(y4)
+                if scaled:
+                    y4 = scale(y4, s)
+                z4 = pack_out(weave(y4)) if half else pack_out(y4)
                 if gated_out:
-                    z5 = gate_out(z4, join(gate1, gate2))
-                    store_real(y, base, length, o_up, o_down, o, o, z5)
-                    store_imaginary(y, other, limit, o_up, o_down, o, o, z5)
-                else:
-                    store_real(y, base, length, o_up, o_down, o, o, z4)
-                    store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
+                    z4 = gate_out(z4, join(gate1, gate2))
+                store_real(y, base, length, o_up, o_down, o, o, z4)
+                store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
                 strip = small(strip + 1)
             if not separate:
                 barrier()
@@ -406,10 +419,10 @@ def build(tile: Any, spec: Spec) -> Any:
             if p == pairs:
                 p = small(0)
                 h = small(h + 1)
-                k_at += n
+                k_at += unit * n
                 if scaled and item + 1 < last:
                     s = load_scale(scales, h)
-            base = (2 * int64(p) * channels + h) * length
+            base = (sequences * int64(p) * channels + h) * length
             item = small(item + 1)
 
     return kernel
@@ -418,26 +431,19 @@ def build(tile: Any, spec: Spec) -> Any:
 SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
-__all__ = ["FACTORS", "SIGNATURE", "Spec", "build", "make_spec", "min_blocks", "operands", "spectrum_layout"]
-
 
 def workers(spec: Spec) -> int:
     """Who takes items: the block as a whole."""
     return 1
 
 
-def operand_key(spec: Spec) -> tuple:
-    """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype)
-
-
-def operands(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
-    """The constant buffers, in the order of the kernel's arguments: factors, then outer twiddles."""
-    return block_operands.constants(n1, n2, n3, rows_in, dtype), block_operands.outer_twiddles(
-        n1, n2, n3, dtype
-    )
-
-
-def spectrum_layout(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
-    """The order in which the kernel reads a spectrum; see `block_operands.spectrum_layout`."""
-    return block_operands.spectrum_layout(plan.factors, dtype)
+__all__ = [
+    "FACTORS",
+    "PACKINGS",
+    "build",
+    "make_spec",
+    "min_blocks",
+    "operand_key",
+    "operands",
+    "spectrum_layout",
+]

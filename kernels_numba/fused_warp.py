@@ -35,7 +35,9 @@ from kernels_numba import warp_operands
 from monarch import Plan
 
 FACTORS = ((16, 16), (16, 32), (32, 16), (32, 32))
-"""The plans this family runs."""
+"""The factors this kernel takes,"""
+PACKINGS = {"pair": FACTORS}
+"""and with which packing."""
 HALVES_PER_COPY = 8
 
 
@@ -114,7 +116,7 @@ def make_spec(
     warps: int = 4,
 ) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
-    if plan.packing != "pair" or plan.factors not in FACTORS:
+    if plan.factors not in PACKINGS.get(plan.packing, ()):
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted "
             f"are two factors out of (16, 32) with packing 'pair' (N = 256, 512 or 1024)"
@@ -325,9 +327,18 @@ def build(tile: Any, spec: Spec) -> Any:
                         source = next_base + q * other_sequence
                         to0 = small(buffer + q * (2 * sequence_words) + copy_to)
                         to1 = small(buffer + q * (2 * sequence_words) + copy_to_swapped)
-                        copy_rows(u, source, end, copy_from, to0, to1)
+                        copy_rows(u, source, end, copy_from, to0, to1, to1, to1)
                         if gated_in:
-                            copy_rows(pre, source, end, copy_from, to0 + pre_at, to1 + pre_at)
+                            copy_rows(
+                                pre,
+                                source,
+                                end,
+                                copy_from,
+                                to0 + pre_at,
+                                to1 + pre_at,
+                                to1 + pre_at,
+                                to1 + pre_at,
+                            )
                 commit()
                 if item >= first:
                     wait_input()
@@ -433,5 +444,6 @@ def operands(n1: int, n2: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int
 
 
 def spectrum_layout(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
-    """The order in which the kernel reads a spectrum; see `warp_operands.spectrum_layout`."""
-    return warp_operands.spectrum_layout(plan.factors, dtype)
+    """Bins [1, N] and weights [1, N] in the order in which the kernel reads a spectrum; tiles."""
+    order, phase, tiles = warp_operands.spectrum_layout(plan.factors, dtype)
+    return order[None], phase[None], tiles

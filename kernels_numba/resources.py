@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels_numba.families import DEFAULT_FACTORS, family_of
+from kernels_numba.families import DEFAULT_FACTORS, default_plan, family_of
 from monarch import Plan
 
 TABLE = Path(__file__).with_name("resources.csv")
@@ -57,7 +57,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(Plan(1024, (32, 32), signal=512, wanted=512), "fp16")
     for n, factors in DEFAULT_FACTORS.items():
         if len(factors) > 2:
-            yield _kernel(Plan(n, factors), "fp16")
+            yield _kernel(default_plan(n), "fp16")
     shortest = min(n for n, factors in DEFAULT_FACTORS.items() if len(factors) > 2)
     plan = Plan(shortest, DEFAULT_FACTORS[shortest])
     yield _kernel(plan, "bf16")

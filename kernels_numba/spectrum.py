@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.arrays import adapter_of
-from kernels_numba.families import DEFAULT_FACTORS, family_of
+from kernels_numba.families import DEFAULT_FACTORS, default_plan, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
@@ -125,9 +125,9 @@ class _Layout:
     sources: NDArray[np.intp]
     """and which taps go there."""
     order: NDArray[np.intp]
-    """[n]: the bin at each position of the kernel's order,"""
+    """[1 or 2, n]: the bins that make each position of the kernel's order,"""
     phase: NDArray[np.complex128]
-    """[n]: and what it is multiplied by."""
+    """[1 or 2, n]: and what they are multiplied by."""
     tiles: int
     """Positions come in so many tiles; a tile's real parts come before its imaginary parts."""
     dtype: str
@@ -150,7 +150,10 @@ def _transform(xp: Any, k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
     peak = xp.abs(bins).max(axis=1)
     ordinary = ~xp.isfinite(peak) | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
     scale = xp.where(ordinary, 1.0, 2.0 ** xp.ceil(xp.log2(xp.where(ordinary, 1.0, peak))))
-    values = bins[:, xp.asarray(layout.order)] * xp.asarray(layout.phase, bins.dtype) / scale[:, None]
+    values = xp.zeros_like(bins)
+    for order, phase in zip(layout.order, layout.phase, strict=True):
+        values += bins[:, xp.asarray(order)] * xp.asarray(phase, bins.dtype)
+    values /= scale[:, None]
     values = values.reshape(rows, layout.tiles, -1)
     parts = xp.stack([values.real, values.imag], axis=2).astype(half)
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
@@ -173,7 +176,10 @@ def _transform_torch(k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
     peak = bins.abs().amax(dim=1)
     ordinary = ~peak.isfinite() | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
     scale = torch.where(ordinary, 1.0, torch.exp2(torch.ceil(torch.log2(torch.where(ordinary, 1.0, peak)))))
-    values = bins[:, there(layout.order)] * there(layout.phase).to(bins.dtype) / scale[:, None]
+    values = torch.zeros_like(bins)
+    for order, phase in zip(layout.order, layout.phase, strict=True):
+        values += bins[:, there(order)] * there(phase).to(bins.dtype)
+    values /= scale[:, None]
     values = values.view(rows, layout.tiles, -1)
     parts = torch.stack([values.real, values.imag], dim=2).to(half)
     return parts.view(rows, -1).view(torch.int32), scale.float()
@@ -211,7 +217,7 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
                 f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the "
                 f"fused kernel takes {accepted}. reference.fftconv computes any length in float64."
             )
-        plan = Plan(fitting[0], DEFAULT_FACTORS[fitting[0]])
+        plan = default_plan(fitting[0])
     elif plan.n < need:
         raise ValueError(
             f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "

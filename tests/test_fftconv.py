@@ -91,6 +91,41 @@ def test_longer_transforms(mode: str, part: float, gates: tuple[bool, bool], dty
     reference.check_close(y, exact, u, k, bound=case.bound, pairs=True, **both)
 
 
+@pytest.mark.parametrize(
+    ("factors", "mode", "length", "taps", "batch", "gates", "dtype"),
+    [
+        ((16, 16, 16), "circular", 8192, 8192, 2, (False, False), "fp16"),
+        ((16, 16, 16), "causal", 4096, 4000, 1, (True, True), "bf16"),
+        ((16, 16, 16), "two-sided", 4001, 1000, 3, (True, False), "fp16"),
+        ((16, 16, 16), "two-sided", 4002, 1000, 1, (False, True), "fp16"),
+        ((16, 32, 16), "causal", 8196, 3000, 1, (False, False), "fp16"),
+        ((32, 16, 16), "causal", 16383, 2, 1, (False, False), "fp16"),
+        ((16, 16, 32), "circular", 16384, 5, 1, (False, False), "bf16"),
+    ],
+)
+def test_half_length_packing(
+    factors: tuple[int, ...], mode: str, length: int, taps: int, batch: int, gates: tuple, dtype: str
+) -> None:
+    """One real sequence of 2 P samples as a complex one of P: every alignment, gates, short and full signals."""
+    case = PLAIN._replace(
+        factors=factors, mode=mode, length=length, taps=taps, batch=batch, gates=gates, dtype=dtype
+    )
+    u, k, both = case.data()
+    plan = Plan(2 * prod(factors), factors, packing="half")
+    y = kernels_numba.fftconv(u, k, mode=mode, plan=plan, **both)
+    exact = reference.fftconv(u, k, mode=mode, **both)
+    reference.check_close(y, exact, u, k, bound=case.bound, **both)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_half_length_packing_keeps_sequences_apart(value: float) -> None:
+    """Each sequence is transformed alone: what is wrong with one cannot reach another."""
+    u, k = noise((2, 1, 8192), "fp16"), filters(1, 8192)
+    u[0, 0, 5] = value
+    y = kernels_numba.fftconv(u, k, plan=Plan(8192, (16, 16, 16), packing="half"))
+    assert not np.isfinite(y[0].astype(float)).any() and np.isfinite(y[1].astype(float)).all()
+
+
 @pytest.mark.parametrize("factors", [f for _, f in ORDER_3[1:2]])
 def test_even_longer_transforms(factors: tuple[int, ...]) -> None:
     case = PLAIN._replace(factors=factors, length=prod(factors), taps=prod(factors), batch=2)
@@ -424,7 +459,7 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
     "plan of other factors": (ValueError, "^plan: .*16, 32", lambda: call(plan=Plan(256, (8, 32)))),
     "plan of order 1": (
         ValueError,
-        "^plan: .*accepted with packing 'pair' are 16x16",
+        "^plan: .*accepted with packing 'pair' 16x16",
         lambda: call(plan=Plan(256, (256,))),
     ),
     "plan of half packing": (

@@ -85,7 +85,10 @@ VARIANTS: dict[str, tuple[str, float, tuple[bool, bool]]] = {
     "causal-gated": ("causal", 0.5, (True, True)),
     "short and odd": ("two-sided", 0.37, (False, True)),
 }
-ALL_FACTORS = (*FACTORS, *(f for f in kernels_numba.families.DEFAULT_FACTORS.values() if len(f) == 3))
+ALL_FACTORS = (
+    *FACTORS,
+    *dict.fromkeys(f for f in kernels_numba.families.DEFAULT_FACTORS.values() if len(f) == 3),
+)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

@@ -27,7 +27,7 @@ made outside the kernel                            called inside
                                                    ``small(i)``: an index that fits 32 bits
 ``copy_async(halves)``                             ``copy(to_half, source, at, valid)``, zeros where not
                                                    valid; 8, 4, 2 or 1 elements a lane
-``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, to1)``
+``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, .., to3)``
 ``copy_words_async``                               ``copy(to_word, source, at)``, four words a lane
 ``commit``, ``wait(pending)``                      ``commit()`` closes a group of copies, ``wait()``
                                                    until at most ``pending`` groups are under way
@@ -35,6 +35,7 @@ made outside the kernel                            called inside
 ``load_global(count, width)``                      ``load(source, word, stride)``
 ``load_float``                                     ``load_float(source, at)``: one float32 for all lanes
 ``load_pieces(pieces, count)``                     ``load(o0, o1, o2, o3)``: gather from shared memory
+``gather_halves(count)``                           two: ``load(table, word, stride)``, ``gather(base, offsets)``
 ``store_shared_pieces(pieces)``                    ``store(o0, o1, o2, o3, x)``: scatter to shared memory
 ``gather(pieces, count, halves, guarded=)``        ``load(source, base, limit, o0, o1, o2, o3)``
 ``store_pieces(pieces, halves, guarded=)``         ``store(target, base, limit, o0, o1, o2, o3, x)``
@@ -44,6 +45,7 @@ made outside the kernel                            called inside
 ``pack(count, swap=)``                             ``pack(values)``: round float32 to halves
 ``scale(count)``                                   ``scale(values, factor)``: float32
 ``multiply(count)``, ``multiply_complex(count)``   ``multiply(a, b)``: elementwise, in half precision
+``multiply_mirror(count)``                         ``multiply(x, a, m, b)``: x a + conj(m) b
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed

@@ -22,12 +22,14 @@ from kernels_numba.tile.gpu_emit import (
     I32,
     I64,
     asm,
+    butterfly,
     pack_tuple,
     special_register,
     statement,
     unpack,
 )
 from kernels_numba.tile.gpu_memory import GpuMemory
+from kernels_numba.tile.gpu_moves import GpuMoves
 
 PTX = {
     "fp16": {
@@ -96,7 +98,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory):
+class GpuTile(GpuMemory, GpuMoves):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
     name = "gpu"
@@ -184,7 +186,7 @@ class GpuTile(GpuMemory):
                     thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
                     group = builder.and_(thread, ir.Constant(I32, 4 * (period - 1)))
                     special = builder.icmp_unsigned("==", group, ir.Constant(I32, 0))
-                re, im = _butterfly(builder, p, q, pairs, inverse=inverse, special=special)
+                re, im = butterfly(builder, p, q, pairs, inverse=inverse, special=special)
                 return pack_tuple(context, builder, signature.return_type, re[:kept] + im[:kept])
 
             return result(factor, data), codegen
@@ -217,7 +219,7 @@ class GpuTile(GpuMemory):
                 shape = (row_tiles, column_tiles, k_tiles)
                 p = self._real_product(builder, a[:middle], b, shape)
                 q = self._real_product(builder, a[middle:], b, shape)
-                re, im = _butterfly(builder, p, q, pairs, inverse=inverse, special=None)
+                re, im = butterfly(builder, p, q, pairs, inverse=inverse, special=None)
                 return pack_tuple(context, builder, signature.return_type, re + im)
 
             return result(data, factor), codegen
@@ -354,96 +356,35 @@ class GpuTile(GpuMemory):
 
         return product
 
-    # ---- moving registers ----------------------------------------------------------------------------------
-    def select(self, picks: tuple[int, ...]) -> Any:
-        """Registers of a fragment in another order (costs nothing)."""
+    def multiply_mirror(self, count: int) -> Any:
+        """``op(x, a, m, b)``: x a + conj(m) b elementwise, complex fragments of ``count`` registers a part.
+
+        One rounded product and three fused multiply-adds for each part.
+        """
 
         @intrinsic
-        def chosen(typing_context, fragment):
-            result = types.UniTuple(fragment.dtype, len(picks))
+        def product(typing_context, x, a, m, b):
+            result = types.UniTuple(types.int32, 2 * count)
 
             def codegen(context, builder, signature, args):
-                values = [builder.extract_value(args[0], i) for i in picks]
-                return pack_tuple(context, builder, signature.return_type, values)
-
-            return result(fragment), codegen
-
-        return chosen
-
-    @cached_property
-    def join(self) -> Any:
-        """Two fragments as one, for instance the real and the imaginary parts."""
-
-        @intrinsic
-        def joined(typing_context, a, b):
-            result = types.UniTuple(a.dtype, a.count + b.count)
-
-            def codegen(context, builder, signature, args):
-                values = unpack(builder, args[0], a.count) + unpack(builder, args[1], b.count)
-                return pack_tuple(context, builder, signature.return_type, values)
-
-            return result(a, b), codegen
-
-        return joined
-
-    def pair_halves(self, spec: tuple[tuple[int, int, int], ...]) -> Any:
-        """``(i, j, h)``: a register of half h of register i (low) and half h of register j (high)."""
-
-        @intrinsic
-        def paired(typing_context, fragment):
-            result = types.UniTuple(types.int32, len(spec))
-
-            def codegen(context, builder, signature, args):
-                words = []
-                for i, j, half in spec:
-                    low, high = builder.extract_value(args[0], i), builder.extract_value(args[0], j)
-                    selector = ir.Constant(I32, 0x7632 if half else 0x5410)
-                    words.append(
-                        asm(builder, I32, [low, high, selector], "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r")
+                x, a, m, b = (unpack(builder, v, 2 * count) for v in args)
+                re, im = [], []
+                for i in range(count):
+                    j = i + count
+                    x_less, m_less = (
+                        asm(builder, I32, [v], self.ptx["neg"] + " $0, $1;", "=r,r") for v in (x[j], m[j])
                     )
-                return pack_tuple(context, builder, signature.return_type, words)
+                    total = self._fma(builder, x_less, a[j], self._multiply(builder, x[i], a[i]))
+                    total = self._fma(builder, m[i], b[i], total)
+                    re.append(self._fma(builder, m[j], b[j], total))
+                    total = self._fma(builder, x[j], a[i], self._multiply(builder, x[i], a[j]))
+                    total = self._fma(builder, m[i], b[j], total)
+                    im.append(self._fma(builder, m_less, b[i], total))
+                return pack_tuple(context, builder, signature.return_type, re + im)
 
-            return result(fragment), codegen
+            return result(x, a, m, b), codegen
 
-        return paired
-
-    def transpose(self, picks: tuple[int, ...]) -> Any:
-        """Transpose 8 x 8 blocks of halves, one per register, in the order ``picks`` (``movmatrix``)."""
-
-        @intrinsic
-        def transposed(typing_context, fragment):
-            result = types.UniTuple(types.int32, len(picks))
-
-            def codegen(context, builder, signature, args):
-                text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
-                words = [
-                    asm(builder, I32, [builder.extract_value(args[0], i)], text, "=r,r", convergent=True)
-                    for i in picks
-                ]
-                return pack_tuple(context, builder, signature.return_type, words)
-
-            return result(fragment), codegen
-
-        return transposed
-
-
-def _butterfly(
-    builder: Any, p: list, q: list, pairs: list[tuple[int, int, bool]], *, inverse: bool, special: Any
-) -> tuple[list, list]:
-    """Outputs and mirrors from P = W Re z and Q = W Im z, W = [cosines; sines]."""
-    re, im = [None] * len(p), [None] * len(p)
-    for i, j, alone in pairs:
-        a, e, d, b = p[i], p[j], q[i], q[j]
-        plus = (builder.fadd(a, b), builder.fsub(d, e))
-        minus = (builder.fsub(a, b), builder.fadd(d, e))
-        if inverse:
-            plus, minus = minus, plus
-        if alone:
-            plus = (builder.select(special, a, plus[0]), builder.select(special, d, plus[1]))
-            minus = (builder.select(special, e, minus[0]), builder.select(special, b, minus[1]))
-        re[i], im[i] = plus
-        re[j], im[j] = minus
-    return re, im
+        return product
 
 
 @cache

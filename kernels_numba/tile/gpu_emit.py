@@ -125,3 +125,22 @@ def statement(text: str, *, convergent: bool = False) -> Any:
         return types.void(), codegen
 
     return run
+
+
+def butterfly(
+    builder: Any, p: list, q: list, pairs: list[tuple[int, int, bool]], *, inverse: bool, special: Any
+) -> tuple[list, list]:
+    """Outputs and mirrors from P = W Re z and Q = W Im z, W = [cosines; sines]."""
+    re, im = [None] * len(p), [None] * len(p)
+    for i, j, alone in pairs:
+        a, e, d, b = p[i], p[j], q[i], q[j]
+        plus = (builder.fadd(a, b), builder.fsub(d, e))
+        minus = (builder.fsub(a, b), builder.fadd(d, e))
+        if inverse:
+            plus, minus = minus, plus
+        if alone:
+            plus = (builder.select(special, a, plus[0]), builder.select(special, d, plus[1]))
+            minus = (builder.select(special, e, minus[0]), builder.select(special, b, minus[1]))
+        re[i], im[i] = plus
+        re[j], im[j] = minus
+    return re, im

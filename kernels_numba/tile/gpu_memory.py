@@ -28,7 +28,7 @@ from kernels_numba.tile.gpu_emit import (
 # (which of four lane offsets, constant offset, registers): see load_pieces and store_pieces.
 Pieces = tuple[tuple[int, int, tuple[int, ...]], ...]
 
-# (which of two places, constant offset in shared memory, constant offset in the source): see copy_pieces.
+# (which of four places, constant offset in shared memory, constant offset in the source): see copy_pieces.
 CopyPieces = tuple[tuple[int, int, int], ...]
 
 
@@ -81,10 +81,10 @@ class GpuMemory:
         return copy
 
     def copy_pieces(self, pieces: CopyPieces, halves: int, *, guarded: bool) -> Any:
-        """Several asynchronous copies: ``op(source, base, limit, index, to0, to1)``.
+        """Several asynchronous copies: ``op(source, base, limit, index, to0, to1, to2, to3)``.
 
         Piece (which, shared constant, global constant) goes from element ``base + index + global constant`` to half
-        element ``to0`` or ``to1`` plus its shared constant. Guarded, elements whose ``index + ...`` is not below
+        element ``to0`` .. ``to3`` plus its shared constant. Guarded, elements whose ``index + ...`` is not below
         ``limit`` become zeros.
         """
         nbytes = 2 * halves
@@ -98,8 +98,8 @@ class GpuMemory:
             text = f"cp.async.{cache}.shared.global [$0+{{1}}], [$1+{{0}}], {nbytes}, $2;"
 
         @intrinsic
-        def copy(typing_context, source, base, limit, index, to0, to1):
-            signature = types.void(source, *[types.int64] * 5)
+        def copy(typing_context, source, base, limit, index, to0, to1, to2, to3):
+            signature = types.void(source, *[types.int64] * 7)
 
             def codegen(context, builder, signature, args):
                 pointer, start, limit, index, *places = args
@@ -194,6 +194,37 @@ class GpuMemory:
             return result(*[types.int64] * 4), codegen
 
         return load
+
+    def gather_halves(self, count: int) -> Any:
+        """``op(table, table_offset, base)``: ``count`` registers of half elements from anywhere in shared memory.
+
+        The table, read as by :meth:`load_global` in quads, holds two 16-bit offsets a word: in half elements from the
+        word offset ``base``, of a register's low and high half.
+        """
+        addresses = _load_global(count, 4)
+
+        @intrinsic
+        def gather(typing_context, base, offsets):
+            result = types.UniTuple(types.int32, count)
+
+            def codegen(context, builder, signature, args):
+                start = shared_address(builder, args[0])
+                words = []
+                for word in unpack(builder, args[1], count):
+                    low, high = (
+                        builder.and_(word, ir.Constant(I32, 0xFFFF)),
+                        builder.lshr(word, ir.Constant(I32, 16)),
+                    )
+                    places = [builder.add(start, builder.shl(x, ir.Constant(I32, 1))) for x in (low, high)]
+                    text = (
+                        "{.reg .b16 a, b; ld.shared.b16 a, [$1]; ld.shared.b16 b, [$2]; mov.b32 $0, {a, b};}"
+                    )
+                    words.append(asm(builder, I32, places, text, "=r,r,r,~{memory}", effect=True))
+                return pack_tuple(context, builder, signature.return_type, words)
+
+            return result(types.int64, offsets), codegen
+
+        return addresses, gather
 
     def store_shared_pieces(self, pieces: Pieces) -> Any:
         """``op(o0, o1, o2, o3, fragment)``: scatter to shared memory; piece (o, c, registers) goes to ``o + c``."""
