@@ -33,7 +33,8 @@ _GPU_HELP = (
     "slug of a GPU (see `costmodel gpus`), auto for the GPU of this machine, or the path of a .toml file"
 )
 _PREDICT = """\
-Time every sensible plan (order 2, 3 and 4; factor lists that are multiples of 16) and put the best first.
+Time every sensible plan and put the best first: order 2, 3 and 4; factors that are multiples of 16 where
+the length has such lists, else any; and whatever else a kernel runs.
 
 N, B and H take lists and sweeps: 1024 | 4K | 256,1K,4K | 256:4M:x2 | 1K:8K:+1K  (K = 2^10, M = 2^20).
 The interval is one standard deviation of what went in: measured rates, data-sheet values, the model's
@@ -79,12 +80,17 @@ def parser() -> argparse.ArgumentParser:
         "auto: pair, and half too where a pair does not fit on chip (auto)",
     )
     how.add_argument(
-        "--model", default="measured", choices=("measured", "paper"), help="paper: Equation 2 of FlashFFTConv"
+        "--model",
+        default="measured",
+        choices=("measured", "paper"),
+        help="measured: counts over measured rates; paper: Equation 2 of FlashFFTConv (measured)",
     )
     _format(p)
     p.add_argument("--plot", metavar="FILE", help="also draw it (.svg, .png or .pdf)")
     p.add_argument(
-        "--explain", action="store_true", help="also show the formula with numbers put in, term by term"
+        "--explain",
+        action="store_true",
+        help="also show every term of every plan, and the formula with numbers put in",
     )
 
     g = commands.add_parser(
@@ -182,6 +188,10 @@ def _predict(options: argparse.Namespace) -> int:
     from costmodel.gpus import load
 
     gpu = load(options.gpu)
+    if options.plot:
+        from costmodel import plots
+
+        plots.check_name(options.plot)
     forecasts = [
         fftconv.predict(
             n,
@@ -197,15 +207,13 @@ def _predict(options: argparse.Namespace) -> int:
         )
         for n, b, h in itertools.product(options.N, options.B, options.H)
     ]
-    print(tables.forecasts(forecasts, options.format))
+    print(tables.forecasts(forecasts, options.format, terms=options.explain))
     if options.explain:
         text = "\n\n".join(fftconv.explain(f) for f in forecasts)
         print(f"\n{text}" if options.format == "table" else text, file=_side(options.format))
     for text in dict.fromkeys(note for f in forecasts for note in f.notes):
         render.note(text)
     if options.plot:
-        from costmodel import plots
-
         plots.save(plots.forecast_figure(forecasts), options.plot)
         render.note(f"drew {options.plot}")
     return 0
@@ -251,8 +259,8 @@ def _compare(options: argparse.Namespace) -> int:
     found = compare(options.gpu)
     print(tables.comparison(found, options.format))
     if found.skipped:
-        render.note(f"{found.skipped} rows have a variant that the model does not predict")
-    if not found.pairs:
+        render.note(f"rows left out, of a variant that the model does not predict: {found.skipped}")
+    if not found.pairs and options.format in ("json", "csv"):
         render.note(f"nothing of ours was measured on {found.gpu.slug} yet, so nothing was compared")
     if options.max_regret is None:
         return 0

@@ -14,13 +14,12 @@ from typing import Any
 
 from costmodel import compare as comparing
 from costmodel import counts as counting
-from costmodel import fftconv, measurements, tables, units
+from costmodel import fftconv, measurements, render, tables, units
 from costmodel.compare import Comparison, Pair
 from costmodel.errors import UnknownGPUError
-from costmodel.fftconv import Forecast
+from costmodel.fftconv import Forecast, plan_name
 from costmodel.gpus import GPU, by_device_name, load, local_device_name
 from costmodel.measurements import Row
-from monarch import format_factors
 
 GPUS = ("h200-sxm", "h100-sxm", "a100-sxm-40gb")
 PEERS = ("torch", "torch:half-io")
@@ -100,42 +99,46 @@ def judge(gpu: GPU, known: Evidence) -> Comparison:
     return Comparison("fftconv", gpu, tuple(pairs), tuple(comparing.decide(pairs)), skipped)
 
 
-def table_rows(found: Sequence[Forecast], known: Evidence, judged: Comparison) -> list[list[str]]:
-    """One row per length, as in `HEADER`.
+def predicted_rows(found: Sequence[Forecast]) -> list[list[str]]:
+    """The best plan of each length, as in `PREDICTED`."""
+    return [
+        [
+            units.short(f.inputs["N"]) + ("*" if too_large(f) else ""),
+            f.best.name,
+            "yes" if f.best.has_kernel else "no",
+            tables.us(f.best.time_s),
+            tables.interval(f.best),
+            units.ratio(f.best.time_s / f.floor_s),
+            f.best.bound,
+            f"{f.best.margin:.0%}" + (" tie" if f.tie else ""),
+        ]
+        for f in found
+    ]
 
-    ``measured``, ``error`` and ``regret`` are of the measured plan that was predicted fastest; it is named where it
-    is not the best plan of all. ``fastest`` is the plan that was measured fastest.
-    """
+
+def measured_rows(known: Evidence, judged: Comparison) -> list[list[str]]:
+    """What was measured of each length, as in `MEASURED`: the measured plan that is predicted fastest."""
     torch = known.peer("torch")
     out = []
-    for f in found:
-        n, best = f.inputs["N"], f.best
+    for n in LENGTHS:
         here = [p for p in judged.pairs if _is_demo_case(p.row) and p.plan.n == n]
-        cells = ["-"] * 5
-        if here:
-            chosen = min(here, key=lambda p: p.predicted_us)
-            fastest = min(here, key=lambda p: p.row.median_us)
-            measured = chosen.row.median_us * 1e-6
-            same = chosen.plan.factors == best.plan.factors and best.plan.packing == "pair"
-            name = "" if same else f" ({format_factors(chosen.plan.factors)})"
-            cells = [
-                tables.us(measured) + name,
-                f"{chosen.relative_error:+.0%}",
-                format_factors(fastest.plan.factors) if len(here) > 1 else "only one",
-                f"{chosen.row.median_us / fastest.row.median_us:.2f}" if len(here) > 1 else "-",
-                f"{torch[n] / measured:.1f}x" if n in torch else "-",
-            ]
+        if not here:
+            continue
+        chosen = min(here, key=lambda p: p.predicted_us)
+        fastest = min(here, key=lambda p: p.row.median_us)
+        several = len(here) > 1
+        measured = chosen.row.median_us * 1e-6
         out.append(
             [
-                units.short(n) + ("*" if too_large(f) else ""),
-                best.name,
-                "yes" if best.has_kernel else "no",
-                tables.us(best.time_s),
-                f"{tables.us(best.time_low_s)} .. {tables.us(best.time_high_s)}",
-                f"{best.time_s / f.floor_s:.2f}",
-                best.bound,
-                f"{best.margin:.0%}" + (" tie" if f.tie else ""),
-                *cells,
+                units.short(n),
+                plan_name(chosen.plan),
+                tables.us(chosen.predicted_us * 1e-6),
+                tables.us(measured),
+                f"{round(chosen.relative_error, 2) + 0.0:+.0%}",
+                plan_name(fastest.plan) if several else "only one",
+                f"{chosen.row.median_us / fastest.row.median_us:.2f}" if several else "-",
+                tables.us(torch[n]) if n in torch else "-",
+                f"{torch[n] / measured:.1f}x" if n in torch else "-",
             ]
         )
     return out
@@ -182,36 +185,40 @@ def _is_demo(case: dict[str, int | str], dtype: str) -> bool:
     return (case["B"], case["H"], case["L"], case["variant"], dtype) == wanted
 
 
-HEADER = (
-    *("N", "best plan", "kernel", "predicted", "interval", "x floor", "bound by", "margin"),
-    *("measured", "error", "fastest", "regret", "vs torch"),
-)
+PREDICTED = ("N", "best plan", "kernel", "predicted", "interval", "x floor", "bound by", "margin")
+MEASURED = ("N", "plan", "predicted", "measured", "error", "fastest", "regret", "torch", "vs torch")
+LEGEND = {
+    "kernel": "whether a kernel of this project runs the plan on this GPU",
+    "interval": "one standard deviation to either side",
+    "x floor": "predicted time over the time that input and output need to cross device memory once",
+    "margin": "how much slower the best plan of another order is; tie: less than the interval",
+    "plan": "of the plans that were measured, the one predicted fastest",
+    "error": "predicted over measured time, minus 1",
+    "fastest": "of the plans that were measured, the fastest",
+    "regret": "measured time of the predicted choice over that of the fastest; 1.00 is perfect",
+    "torch": "torch.fft with fp32 arrays, filter prepared, in the same run",
+    "vs torch": "how much faster the plan is than that",
+}
 
 
-def show(console: Any, gpu: GPU, rows: Sequence[Sequence[str]], known: Evidence) -> None:
-    """Print one GPU's table with rich."""
-    from rich import box
-    from rich.table import Table
+def show(console: Any, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print one table; a terminal that is too narrow breaks its lines, but nothing is cut off."""
+    console.print(title, style="bold", markup=False)
+    console.print(render.rows_as("table", header, rows) + "\n", soft_wrap=True, markup=False)
 
-    if known.rows:
-        origin = "measured here and now" if known.live else f"measured {max(r.date for r in known.rows)}"
-    else:
-        origin = "no kernel was measured on it"
+
+def show_gpu(console: Any, gpu: GPU, found: Sequence[Forecast], known: Evidence, judged: Comparison) -> None:
+    """Print what is predicted for one GPU and, where something was measured, that beside it."""
     rates = "rates from its data sheet only" if gpu.data_sheet_only else "rates measured"
-    table = Table(
-        title=f"{gpu.device_names[0]} ({gpu.slug}): {rates}; {origin}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    right = ("N", "predicted", "x floor", "margin", "measured", "error", "regret", "vs torch")
-    for name in HEADER:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
-    for row in rows:
-        style = "bold" if row[8] != "-" else ""
-        table.add_row(*row, style=style)
-    console.print(table)
+    origin = "" if known.rows else "; nothing measured on it"
+    title = f"{gpu.device_names[0]} ({gpu.slug}), predicted; {rates}{origin}"
+    show(console, title, PREDICTED, predicted_rows(found))
+    rows = measured_rows(known, judged)
+    if rows:
+        origin = "measured here and now" if known.live else f"measured {max(r.date for r in known.rows)}"
+        show(console, f"{gpu.device_names[0]} ({gpu.slug}), {origin}, beside the prediction", MEASURED, rows)
+    if judged.pairs:
+        console.print(f"All that was measured, {tables.verdict(judged)}\n", markup=False)
 
 
 def conclusion(by_gpu: dict[str, list[Forecast]], judged: Sequence[Comparison]) -> str:
@@ -248,30 +255,25 @@ def main(*, folder: str | Path = "build/demo") -> int:
     """Run the demo; pictures go to ``folder``."""
     from rich.console import Console
 
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(
+        file=sys.stdout, width=None if sys.stdout.isatty() else render.PROSE_WIDTH, highlight=False
+    )
 
     def say(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(text, markup=False)
 
-    say(f"FFT convolution, B={BATCH}, H={CHANNELS}, {DTYPE}: predicted GPU time of the best plan.")
-    say("x floor: predicted over the time that input and output need to cross device memory once.")
-    say("margin: how much slower the best plan of another order is; tie: less than the interval.")
     say(
-        "kernel: whether a kernel runs the plan. measured, error: its measured time, predicted over measured."
+        f"FFT convolution, B={BATCH} sequences, H={CHANNELS} channels, {DTYPE}: GPU time of one call by length N."
     )
-    say(
-        "fastest: the plan measured fastest. regret: measured time of the predicted choice over that of the fastest."
-    )
-    say("vs torch: how much faster than torch.fft with fp32 io, filter prepared, in the same run.")
+    say("A plan is a factor list of N (half: of N/2, for one sequence at a time).")
+    for name, meaning in LEGEND.items():
+        say(f"  {name:<9} {meaning}")
     gpus, known = evidence(say)
     console.print()
     by_gpu = forecasts(gpus)
     judged = [judge(g, known[g.slug]) for g in gpus]
     for gpu, comparison in zip(gpus, judged, strict=True):
-        found = by_gpu[gpu.slug]
-        show(console, gpu, table_rows(found, known[gpu.slug], comparison), known[gpu.slug])
-        if comparison.pairs:
-            say(tables.verdict(comparison) + "\n")
+        show_gpu(console, gpu, by_gpu[gpu.slug], known[gpu.slug], comparison)
     for text in footnotes(by_gpu):
         say(text)
     _draw(by_gpu, known, Path(folder), say)

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from costmodel import counts as counting
-from costmodel import equation2, kernel_counts, timing
+from costmodel import equation2, kernel_counts, timing, units
 from costmodel.counts import VARIANTS, Counts
 from costmodel.gpus import GPU, load
 from monarch import Plan, factor_lists, format_factors
@@ -24,12 +24,18 @@ PACKINGS = ("auto", "pair", "half", "any", "complex")
 MAX_PER_ORDER = 3
 
 
+def plan_name(plan: Plan) -> str:
+    """``"32x32"``, with the packing where it is not the usual one: ``"32x32x32 half"``."""
+    text = format_factors(plan.factors)
+    return text if plan.packing == "pair" else f"{text} {plan.packing}"
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One plan with its predicted time in seconds and what bounds it.
 
     ``margin`` is how much slower it is than the best plan; for the best, how much slower the best plan of
-    another order is (or the runner-up, when there is one order only).
+    another order is (or the runner-up, when there is one order only). The paper's model times without ``counts``.
     """
 
     plan: Plan
@@ -43,9 +49,8 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """``"32x32"``, with the packing where it is not the usual one."""
-        text = format_factors(self.plan.factors)
-        return text if self.plan.packing == "pair" else f"{text} {self.plan.packing}"
+        """The plan's name."""
+        return plan_name(self.plan)
 
     @property
     def has_kernel(self) -> bool:
@@ -102,10 +107,10 @@ class Forecast:
     def conclusion(self) -> str:
         """One plain sentence."""
         best = self.best
-        ratio = best.time_s / self.floor_s
+        time = units.microseconds(best.time_s * 1e6)
         text = (
-            f"Best plan {best.name} (order {best.plan.order}): {best.time_s * 1e6:.4g} us, "
-            f"{ratio:.2f}x the memory floor, bound by {best.bound}"
+            f"Best plan {best.name} (order {best.plan.order}): {time}, "
+            f"{units.ratio(best.time_s / self.floor_s)}x the memory floor, bound by {best.bound}"
         )
         other = next((c for c in self.candidates if c.plan.order != best.plan.order), None)
         if other is None:
@@ -149,7 +154,7 @@ def plans(
             out += [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
     if not out:
         raise ValueError(
-            f"n: {n} has no plan of order {' or '.join(map(str, orders))} with packing {packing!r}; "
+            f"N: {n} has no plan of order {' or '.join(map(str, orders))} with packing {packing!r}; "
             f"choose a length that is a product of that many factors, such as {_longer(n, min(orders))}"
         )
     return out
@@ -243,7 +248,7 @@ def predict(
     ) * (2 if packing == "complex" else 1)
     floor = minimum / timing.inputs_of(chosen)["memory_rate"].value
     kept = _keep(found)
-    return Forecast(inputs, chosen, _with_margins(kept), floor, tuple(_notes(chosen, minimum, kept)))
+    return Forecast(inputs, chosen, _with_margins(kept), floor, tuple(_notes(chosen, minimum, kept, model)))
 
 
 def _rank(c: Candidate) -> tuple[float, bool, tuple[int, ...]]:
@@ -285,6 +290,8 @@ def _by_paper(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], packing: 
         )
     rates = equation2.constants(gpu)
     known = timing.inputs_of(gpu)
+    n = inputs["N"]
+    signal, wanted = (None if inputs[key] == n else inputs[key] for key in ("L", "wanted"))
     out = []
     for order in orders:
         factors = equation2.best_factors(inputs["N"], order, rates)
@@ -305,11 +312,19 @@ def _by_paper(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], packing: 
         stages = [equation2.stage_cost(factors, i, rates) for i in range(order)]
         parts = {"products": scale * sum(s[0] for s in stages), "traffic": scale * sum(s[1] for s in stages)}
         low, high = timing.interval(evaluate, known)
-        plan = Plan(n=inputs["N"], factors=factors)
+        plan = Plan(n=n, factors=factors, signal=signal, wanted=wanted)
+        work = counting.for_plan(
+            plan,
+            inputs["B"],
+            inputs["H"],
+            dtype=inputs["dtype"],
+            variant=inputs["variant"],
+            capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
+        )
         bound = max(parts, key=lambda key: parts[key])
-        out.append(Candidate(plan, sum(parts.values()), low, high, bound, 0.0, parts))
+        out.append(Candidate(plan, sum(parts.values()), low, high, bound, 0.0, parts, work))
     if not out:
-        raise ValueError(f"n: {inputs['N']} has no factor list of order {' or '.join(map(str, orders))}")
+        raise ValueError(f"N: {n} has no factor list of order {' or '.join(map(str, orders))}")
     return out
 
 
@@ -337,7 +352,7 @@ def _with_margins(ordered: list[Candidate]) -> tuple[Candidate, ...]:
     return (first, *(replace(c, margin=c.time_s / best.time_s - 1) for c in ordered[1:]))
 
 
-def _notes(gpu: GPU, minimum: int, ordered: Sequence[Candidate]) -> list[str]:
+def _notes(gpu: GPU, minimum: int, ordered: Sequence[Candidate], model: str) -> list[str]:
     notes = []
     best = ordered[0]
     if gpu.data_sheet_only:
@@ -347,11 +362,13 @@ def _notes(gpu: GPU, minimum: int, ordered: Sequence[Candidate]) -> list[str]:
             f"input and output are {minimum / 1e9:.0f} GB and the GPU has "
             f"{gpu.spec['memory_bytes'] / 1e9:.0f}: the time is that of parts that fit, one after the other"
         )
-    if best.counts is not None and not best.has_kernel:
-        text = "no kernel exists for the best plan, so its work is counted analytically"
+    if not best.has_kernel:
+        text = "no kernel exists for the best plan"
+        if model != "paper":
+            text += ", so its work is counted analytically"
         other = next((c for c in ordered if c.has_kernel), None)
         if other is None:
-            notes.append(f"{text}; nor for any other plan of this length")
+            notes.append(f"{text}; nor for any other plan shown")
         else:
             slower = other.time_s / best.time_s - 1
             notes.append(f"{text}; the fastest plan with a kernel is {other.name}, {slower:.0%} slower")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel import equation2, units
+from costmodel import equation2, timing, units
 from costmodel.equation2 import Constants
 from costmodel.fftconv import ORDERS, Forecast
 
@@ -25,6 +25,7 @@ MARKERS = {1: "x", 2: "o", 3: "s", 4: "^", 5: "D", 6: "v"}
 STYLES = {1: ":", 2: "-", 3: "--", 4: "-.", 5: ":", 6: ":"}
 TERM_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#999999")
 GREY = "#666666"
+PEER_NAMES = {"torch": "torch fp32", "torch:half-io": "torch half io"}
 
 
 def _figure(width: float, height: float, **layout: Any) -> tuple[Figure, Any]:
@@ -38,11 +39,17 @@ def _figure(width: float, height: float, **layout: Any) -> tuple[Figure, Any]:
 
 def save(figure: Figure, path: str | Path) -> Path:
     """Write a figure; the ending of ``path`` (.svg, .png, .pdf) says in which form."""
+    target = check_name(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target)
+    return target
+
+
+def check_name(path: str | Path) -> Path:
+    """``path``, or an error if its ending is not one that `save` writes."""
     target = Path(path)
     if target.suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"plot file: got {str(path)!r}; accepted: a name that ends in .svg, .png or .pdf")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target)
     return target
 
 
@@ -223,6 +230,7 @@ def forecast_figure(found: Sequence[Forecast], *, measured: dict[int, float] | N
     figure, ax = _figure(7.6, 4.6)
     chosen = {f.inputs["N"]: f for f in found}
     over_floor(ax, [chosen[n] for n in lengths], measured=measured)
+    ax.plot([], [], "o", color=GREY, markersize=5, label="filled: a kernel exists")
     ax.legend(frameon=False)
     return figure
 
@@ -270,7 +278,7 @@ def over_floor(
             marker="+x1"[number % 3],
             linestyle=":",
             linewidth=1,
-            label=f"measured, {name}",
+            label=f"measured, {PEER_NAMES.get(name, name)}",
         )
     if measured:
         xs = [n for n in lengths if n in measured]
@@ -293,7 +301,7 @@ def over_floor(
     ax.set_ylim(1, None)
     ax.set_yticks([1, 1.5, 2, 3, 5, 10, 20, 50])
     tallest = max(c.time_s / f.floor_s for f in found for c in f.candidates if c.plan.order in ORDERS[:2])
-    ax.set_ylim(0.95, min(60.0, max(8.0, tallest * 1.1)))
+    ax.set_ylim(min(0.95, *(0.97 * y for y in low)), min(60.0, max(8.0, tallest * 1.1)))
     ax.set_ylabel("time / memory floor")
     f = found[0]
     ax.set_title(
@@ -315,7 +323,7 @@ def candidate_bars(found: Forecast) -> Figure:
                 color=colour,
                 edgecolor="white",
                 linewidth=0.6,
-                label=name if row == 0 else None,
+                label=f"{timing.BOUND_NAMES.get(name, name)} alone" if row == 0 else None,
             )
             left += seconds * 1e6
         error = [[(c.time_s - c.time_low_s) * 1e6], [(c.time_high_s - c.time_s) * 1e6]]
@@ -327,7 +335,7 @@ def candidate_bars(found: Forecast) -> Figure:
             color="black",
             markersize=5,
             capsize=3,
-            label="predicted time, terms overlapped" if row == 0 else None,
+            label="predicted time (terms overlap)" if row == 0 else None,
         )
     ax.axvline(found.floor_s * 1e6, color=GREY, linestyle=":", label="memory floor")
     ax.set_yticks(range(len(shown)), [c.name for c in shown])

@@ -7,13 +7,16 @@ import importlib.metadata
 import io
 import json
 import math
+import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 FORMATS = ("table", "json", "csv", "md")
+PROSE_WIDTH = 100
 
 
 def version() -> str:
@@ -72,9 +75,14 @@ def rows_as(form: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, 
     return "\n".join([*([title] if title else []), line(header), rule, *(line(row) for row in cells)])
 
 
+def prose(text: str, form: str) -> str:
+    """Sentences, in lines that a narrow terminal shows whole; Markdown breaks its own."""
+    return text if form == "md" else textwrap.fill(text, PROSE_WIDTH, break_on_hyphens=False)
+
+
 def _numeric(cell: str) -> bool:
-    head = cell.strip().lstrip("+-~").split(" ")[0].rstrip("%xKMG")
-    return cell in ("", "-") or head.replace(".", "", 1).isdigit()
+    head = cell.strip().lstrip("+-~").split(" ")[0].rstrip("%xKMG*")
+    return cell in ("", "-") or re.fullmatch(r"\d+(\.\d+)?(e[+-]\d+)?", head) is not None
 
 
 def note(text: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from costmodel import measurements, render, units
-from costmodel.compare import Comparison
-from costmodel.fftconv import ORDERS, Forecast
+from costmodel.compare import Comparison, plan_of
+from costmodel.fftconv import ORDERS, Candidate, Forecast, plan_name
 from costmodel.gpus import GPU
 from costmodel.measurements import Row
 
@@ -17,8 +17,13 @@ def us(seconds: float) -> str:
     return units.microseconds(seconds * 1e6)
 
 
-def forecasts(found: Sequence[Forecast], form: str) -> str:
-    """One case with all its candidates, or several cases with the best plan of each."""
+def interval(c: Candidate) -> str:
+    """A candidate's interval, both ends in one unit."""
+    return units.microseconds_between(c.time_low_s * 1e6, c.time_high_s * 1e6)
+
+
+def forecasts(found: Sequence[Forecast], form: str, *, terms: bool = False) -> str:
+    """One case with all its candidates (and, with ``terms``, what each spends on what), or the best of several."""
     first = found[0]
     if form == "json":
         cases = [_case(f) for f in found]
@@ -33,7 +38,7 @@ def forecasts(found: Sequence[Forecast], form: str) -> str:
     if form == "csv":
         return _csv(found)
     if len(found) == 1:
-        return _one(first, form)
+        return _one(first, form, terms)
     return _sweep(found, form)
 
 
@@ -61,63 +66,58 @@ def _csv(found: Sequence[Forecast]) -> str:
     return render.rows_as("csv", ["gpu", *shape, *keys, "floor_us"], rows)
 
 
-def _title(f: Forecast, lengths: str) -> str:
+def _title(f: Forecast, case: str) -> str:
     i = f.inputs
-    case = f"B={i['B']} H={i['H']} N={lengths}"
     return f"fftconv {i['variant']} {i['dtype']} on {f.gpu.slug}: {case}, {i['model']} model"
 
 
-def _one(f: Forecast, form: str) -> str:
-    header = ["plan", "order", "kernel", "time", "low", "high", "slower by", "bound by", *f.best.terms_s]
+def _one(f: Forecast, form: str, terms: bool) -> str:
+    header = ["plan", "order", "kernel", "time", "low", "high", "slower by", "bound by"]
     rows = []
     for number, c in enumerate(f.candidates):
         margin = "best" if number == 0 else f"{c.margin:.0%}"
         times = [us(t) for t in (c.time_s, c.time_low_s, c.time_high_s)]
         kernel = "yes" if c.has_kernel else "no"
-        alone = (us(t) for t in c.terms_s.values())
-        rows.append([c.name, c.plan.order, kernel, *times, margin, c.bound, *alone])
-    table = render.rows_as(form, header, rows, title=_title(f, units.short(f.inputs["N"])))
-    gap = "\n" if form == "table" else "\n\n"
-    return f"{table}{gap}Memory floor {us(f.floor_s)}. {f.conclusion()}"
+        rows.append([c.name, c.plan.order, kernel, *times, margin, c.bound])
+    i = f.inputs
+    title = _title(f, f"B={i['B']} H={i['H']} N={units.short(i['N'])}")
+    text = [render.rows_as(form, header, rows, title=title)]
+    if terms:
+        rows = [[c.name, *(us(t) for t in c.terms_s.values())] for c in f.candidates]
+        text.append(render.rows_as(form, ["plan", *f.best.terms_s], rows, title="Each term alone"))
+    return "\n\n".join([*text, render.prose(f"Memory floor {us(f.floor_s)}. {f.conclusion()}", form)])
 
 
 def _sweep(found: Sequence[Forecast], form: str) -> str:
-    header = [
-        "N",
-        "B",
-        "H",
-        "best plan",
-        "order",
-        "kernel",
-        "time",
-        "low",
-        "high",
-        "x floor",
-        "bound by",
-        "margin",
-    ]
+    varied = [key for key in ("B", "H") if len({f.inputs[key] for f in found}) > 1]
+    header = ["N", *varied, "best plan", "kernel", "time", "interval", "bound by"]
     header += [f"p={order}" for order in ORDERS]
     rows = []
     for f in found:
         b = f.best
-        margin = f"{b.margin:.0%}" + (" tie" if f.tie else "")
-        per_order = [f.best_of_order(order) for order in ORDERS]
+        per_order = [_beside_the_best(f, order) for order in ORDERS]
         rows.append(
             [
                 units.short(f.inputs["N"]),
-                f.inputs["B"],
-                f.inputs["H"],
+                *(f.inputs[key] for key in varied),
                 b.name,
-                b.plan.order,
                 "yes" if b.has_kernel else "no",
-                *(us(t) for t in (b.time_s, b.time_low_s, b.time_high_s)),
-                f"{b.time_s / f.floor_s:.2f}",
+                us(b.time_s),
+                interval(b),
                 b.bound,
-                margin,
-                *(us(c.time_s) if c else "-" for c in per_order),
+                *per_order,
             ]
         )
-    return render.rows_as(form, header, rows, title=_title(found[0], "sweep"))
+    fixed = " ".join(f"{key}={found[0].inputs[key]}" for key in ("B", "H") if key not in varied)
+    return render.rows_as(form, header, rows, title=_title(found[0], fixed or "each B, H and N"))
+
+
+def _beside_the_best(f: Forecast, order: int) -> str:
+    """How much slower an order's best plan is than the best of all; a tie is inside that one's interval."""
+    c = f.best_of_order(order)
+    if c is None or c is f.best:
+        return "best" if c else "-"
+    return f"+{c.margin:.0%}" + (" tie" if c.time_s < f.best.time_high_s else "")
 
 
 def gpu_list(gpus: Sequence[GPU], form: str) -> str:
@@ -135,17 +135,24 @@ def gpu_list(gpus: Sequence[GPU], form: str) -> str:
             for g in gpus
         ]
         return render.document("gpus", inputs={}, gpu=None, gpus=listed)
-    header = [
-        "slug",
-        "device name",
-        "cc",
-        "SMs",
-        "memory",
-        "tensor fp16",
-        "shared/block",
-        "L2",
-        "measured rates",
-    ]
+    if form == "csv":
+        keys = (
+            *("sm_count", "memory_bandwidth_bytes_per_s", "fp16_tensor_flops_per_s"),
+            *("shared_memory_per_block_bytes", "l2_bytes"),
+        )
+        head = ("slug", "device_name", "compute_capability", *keys, "measured")
+        lines = [
+            [
+                g.slug,
+                g.device_names[0],
+                g.compute_capability,
+                *(f"{g.spec[k]:.10g}" for k in keys),
+                " ".join(sorted(g.measured)),
+            ]
+            for g in gpus
+        ]
+        return render.rows_as(form, head, lines)
+    header = ["slug", "device name", "cc", "SMs", "memory", "tensor fp16", "shared", "L2", "rates from"]
     rows = [
         [
             g.slug,
@@ -156,7 +163,7 @@ def gpu_list(gpus: Sequence[GPU], form: str) -> str:
             units.quantity(g.spec["fp16_tensor_flops_per_s"], "flop/s"),
             f"{g.spec['shared_memory_per_block_bytes'] / 1024:.0f} KiB",
             f"{g.spec['l2_bytes'] / 2**20:.0f} MiB",
-            len(g.measured) or "none: data sheet only",
+            "data sheet" if g.data_sheet_only else f"{len(g.measured)} measured",
         ]
         for g in gpus
     ]
@@ -171,11 +178,36 @@ def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:
     if form == "json":
         listed = [{key: getattr(row, key) for key in columns} for row in rows]
         return render.document("measurements", inputs={}, gpu=gpu.describe(), rows=listed)
-    shown = [c for c in columns if c not in ("op", "bytes_min", "flops", "commit")]
+    header = [*_CASE, "type", "provider", "median", "p20 .. p80", "error"]
     cells = [
-        [f"{v:.4g}" if isinstance(v := getattr(row, key), float) else v for key in shown] for row in rows
+        [
+            *_case_cells(row),
+            row.dtype,
+            _provider(row),
+            units.microseconds(row.median_us),
+            units.microseconds_between(row.p20_us, row.p80_us),
+            f"{row.rel_err:.1e}",
+        ]
+        for row in rows
     ]
-    return render.rows_as(form, shown, cells, title=f"measured on {gpu.slug}")
+    if not cells:
+        return f"No measurements of {gpu.slug}."
+    dates = sorted({row.date for row in rows})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} .. {dates[-1]}"
+    return render.rows_as(form, header, cells, title=f"fftconv measured on {gpu.slug}, {when}")
+
+
+def _provider(row: Row) -> str:
+    """Who was measured; where the kernels chose the plan themselves, with that plan."""
+    plan = plan_of(row) if row.ours and not row.provider_variant else None
+    return f"{row.provider} ({plan_name(plan)})" if plan else row.provider
+
+
+_CASE = ("variant", "B", "H", "N", "L")
+
+
+def _case_cells(row: Row) -> list[int | str]:
+    return [row.case_values[key] for key in _CASE]
 
 
 def comparison(found: Comparison, form: str) -> str:
@@ -198,34 +230,49 @@ def comparison(found: Comparison, form: str) -> str:
         ]
         body = {found.op: {**found.summary(), "rows": rows}}
         return render.document("compare", inputs={}, gpu=found.gpu.describe(), operations=body)
-    header = ["case", "dtype", "provider", "plan", "measured us", "predicted us", "low us", "high us"]
-    header.append("error")
-    figure = (lambda value: f"{value:.6g}") if form == "csv" else units.digits
+    if form == "csv":
+        keys = ("measured_us", "predicted_us", "predicted_low_us", "predicted_high_us")
+        lines = [
+            [
+                *(p.row.case, p.row.dtype, p.row.provider, plan_name(p.plan)),
+                *(f"{t:.6g}" for t in (p.row.median_us, p.predicted_us, p.low_us, p.high_us)),
+                f"{p.relative_error:+.4f}",
+            ]
+            for p in found.pairs
+        ]
+        return render.rows_as(form, ["case", "dtype", "provider", "plan", *keys, "relative_error"], lines)
+    header = [*_CASE, "type", "plan", "measured", "predicted", "interval", "error"]
     cells = [
         [
-            p.row.case,
+            *_case_cells(p.row),
             p.row.dtype,
-            p.row.provider,
-            "x".join(map(str, p.plan.factors)),
-            figure(p.row.median_us),
-            figure(p.predicted_us),
-            figure(p.low_us),
-            figure(p.high_us),
-            f"{p.relative_error:+.4f}" if form == "csv" else f"{p.relative_error:+.1%}",
+            plan_name(p.plan),
+            units.microseconds(p.row.median_us),
+            units.microseconds(p.predicted_us),
+            units.microseconds_between(p.low_us, p.high_us),
+            f"{p.relative_error:+.1%}",
         ]
         for p in found.pairs
     ]
+    if not cells:
+        return verdict(found)
     table = render.rows_as(form, header, cells, title=f"{found.op} on {found.gpu.slug}")
-    if form == "csv":
-        return table
     return f"{table}\n\n{verdict(found)}"
+
+
+_DECISIONS = {
+    "order": "which order",
+    "splits": "how many splits",
+    "tile": "which factors of one order",
+    "thresholds": "where to change kernel",
+}
 
 
 def verdict(found: Comparison) -> str:
     """The errors and regrets in plain sentences."""
     s = found.summary()
     if not s["cases"]:
-        return f"No case of {found.op} was measured on {found.gpu.slug}."
+        return f"No {found.op} of ours was measured on {found.gpu.slug} yet, so there is nothing to compare."
     lines = [
         f"{s['cases']} cases: median absolute error {s['median_abs_rel_error']:.1%}, "
         f"p90 {s['p90_abs_rel_error']:.1%}; {s['inside_interval']:.0%} lie inside their interval."
@@ -233,7 +280,8 @@ def verdict(found: Comparison) -> str:
     for kind, d in s["decisions"].items():
         if d["cases"]:
             lines.append(
-                f"Decision {kind}: {d['cases']} cases, p95 regret {d['regret_p95']:.3f} (1 is perfect)."
+                f"Decision {kind} ({_DECISIONS[kind]}): {d['cases']} case{'s' if d['cases'] > 1 else ''}, "
+                f"p95 regret {d['regret_p95']:.3f} (1 is perfect)."
             )
     if len(lines) == 1:
         lines.append("No decision has two measured choices, so there is no regret to report.")

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, exp, log, sqrt
 
+from costmodel import units
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, Measured
 
@@ -65,7 +66,7 @@ def _measured(m: Measured) -> Input:
     if m.p20 is not None and m.p80 is not None:
         spread = (m.p80 - m.p20) / (2 * 0.8416 * m.median)  # p20 and p80 of a normal law: 0.8416 sigma
         return Input(m.median, spread, f"measured {m.date}")
-    return Input(m.median, UNRECORDED_SPREAD, f"measured {m.date}, spread assumed")
+    return Input(m.median, UNRECORDED_SPREAD, f"measured {m.date}, +-{UNRECORDED_SPREAD:.0%} assumed")
 
 
 def _rate(gpu: GPU, measured: str, spec: str, ratio: str) -> Input:
@@ -196,6 +197,10 @@ def bound(parts: dict[str, float]) -> str:
     return BOUND_NAMES[max(parts, key=lambda key: parts[key])]
 
 
+def _us(seconds: float) -> str:
+    return units.microseconds(seconds * 1e6)
+
+
 _WORK = {
     "memory": ("device_bytes", "B", "memory"),
     "tensor": ("mma_flops", "flop", "tensor"),
@@ -215,8 +220,9 @@ def explain(counts: Counts, gpu: GPU) -> str:
     reached = warps / (warps + half)
     lines = [
         f"Counts ({'exact' if counts.exact else 'analytic'}): {counts.transforms} transforms, "
-        f"{counts.launches} launch(es), {counts.blocks} portions for blocks of {counts.threads_per_block} threads, "
-        f"{resident} blocks per SM, the grid fills {busy:.0%}",
+        f"{counts.launches} launch{'es' if counts.launches > 1 else ''}",
+        f"  work for {counts.blocks} blocks of {counts.threads_per_block} threads, {resident} blocks per SM at once, "
+        f"the last wave included {busy:.0%} busy",
         f"  {warps:.3g} warps per SM reach {warps:.3g} / ({warps:.3g} + {half:.3g}) = {reached:.0%} of "
         "the rates on chip",
     ]
@@ -225,25 +231,21 @@ def explain(counts: Counts, gpu: GPU) -> str:
         on_chip = "" if key == "memory" else f" x {reached * busy:.2g}"
         lines.append(
             f"  {key:<7} {getattr(counts, work):.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g}{on_chip})"
-            f" = {parts[key] * 1e6:.3g} us   [{r.origin}]"
+            f" = {_us(parts[key])}  [{r.origin}]"
         )
     additions = counts.fp32_flops / 32
     lines.append(
-        f"  issue   ({counts.warp_instructions - additions:.4g} instructions / {known['issue_rate'].value:.4g}/s"
-        f" + {additions:.4g} additions / {known['fp32_rate'].value / 64:.4g}/s)"
-        f" / ({known['issue_fraction'].value:.3g} x {reached * busy:.2g}) = {parts['issue'] * 1e6:.3g} us"
+        f"  issue   ({counts.warp_instructions - additions:.4g} instr / {known['issue_rate'].value:.4g}/s"
+        f" + {additions:.4g} adds / {known['fp32_rate'].value / 64:.4g}/s)"
+        f" / ({known['issue_fraction'].value:.3g} x {reached * busy:.2g}) = {_us(parts['issue'])}"
     )
-    lines.append(
-        f"  launch  {counts.launches} x {known['launch_us'].value:.3g} us = {parts['launch'] * 1e6:.3g} us"
-    )
+    lines.append(f"  launch  {counts.launches} x {known['launch_us'].value:.3g} us = {_us(parts['launch'])}")
     stages = known["stages_per_worker"].value
     total, low, high = time_with_interval(counts, gpu, known)
     largest = max(parts, key=lambda key: parts[key])
+    lines.append(f"t = largest + others / (1 + {stages:.3g} x {workers:.3g} workers per SM) + launch")
     lines.append(
-        f"t = largest + others / (1 + {stages:.3g} x {workers:.3g} workers per SM) + launch, others overlapping"
-    )
-    lines.append(
-        f"Bound by {BOUND_NAMES[largest]}: {parts[largest] * 1e6:.3g} us of {total * 1e6:.4g} us "
-        f"(between {low * 1e6:.4g} and {high * 1e6:.4g} us)."
+        f"Bound by {BOUND_NAMES[largest]}: {_us(parts[largest])} of {_us(total)} "
+        f"({units.microseconds_between(low * 1e6, high * 1e6)})."
     )
     return "\n".join(lines)

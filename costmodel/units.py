@@ -77,15 +77,31 @@ def quantity(value: float, unit: str) -> str:
 
 
 def microseconds(value: float) -> str:
-    """73.5 to ``"73.5 us"``, 22082 to ``"22.1 ms"``, 2.2e6 to ``"2.2 s"``."""
+    """73.5 to ``"73.5 us"``, 22082 to ``"22.1 ms"``, 2.2e6 to ``"2.20 s"``, 0.00096 to ``"0.960 ns"``."""
+    scale, unit = _time_unit(value)
+    return f"{digits(value / scale)} {unit}"
+
+
+def microseconds_between(low: float, high: float) -> str:
+    """16.2, 18.7 to ``"16.2 .. 18.7 us"``; both in the unit of the larger."""
+    scale, unit = _time_unit(high)
+    return f"{digits(low / scale)} .. {digits(high / scale)} {unit}"
+
+
+def _time_unit(value: float) -> tuple[float, str]:
     for scale, unit in ((1e6, "s"), (1e3, "ms"), (1.0, "us")):
         if value >= scale * 0.9995:
-            return f"{digits(value / scale)} {unit}"
-    return f"{value:.3g} us"
+            return scale, unit
+    return (1e-3, "ns") if 0 < value < 0.01 else (1.0, "us")
+
+
+def ratio(value: float) -> str:
+    """1.174 to ``"1.17"``, 6837.5 to ``"6838"``."""
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def digits(value: float) -> str:
-    """Three significant digits without an exponent below a million: 73.5, 716, 2950."""
-    if value >= 100:
+    """Three significant digits without an exponent: 5.20, 73.5, 716, 2950."""
+    if value >= 99.95:
         return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{value:#.3g}" if value else "0"

@@ -114,8 +114,10 @@ def test_short_sizes_read_back(value):
         (73.5, "73.5 us"),
         (1234.5, "1.23 ms"),
         (22082, "22.1 ms"),
-        (2.2e6, "2.2 s"),
-        (999.96, "1 ms"),
+        (2.2e6, "2.20 s"),
+        (999.96, "1.00 ms"),
+        (99.97, "100 us"),
+        (0.00096, "0.960 ns"),
         (0.0, "0 us"),
     ],
 )
@@ -206,6 +208,11 @@ def test_the_papers_model(capsys):
     out, _ = run(capsys, *words, "--explain")
     assert "Equation 2, order 3" in out and "2.34e+14" in out
     d = run_json(capsys, *words)
+    assert {c["plan"]: c["kernel"] for c in d["candidates"]} == {
+        "16x16x16": True,
+        "64x64": False,
+        "32x32x2x2": False,
+    }
     assert d["inputs"]["model"] == "paper" and d["best"]["plan"] == "16x16x16"
     assert d["best"]["time_us"] == pytest.approx(915, rel=0.01)
 
@@ -232,8 +239,23 @@ def test_predict_plot(capsys, tmp_path, ending):
 def test_plot_of_another_kind_is_refused(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     words = ("predict", "fftconv", "--gpu", "h200-sxm", "--plot", str(tmp_path / "p.txt"))
-    _, err = run(capsys, *words, code=2)
-    assert "accepted: a name that ends in .svg" in err
+    out, err = run(capsys, *words, code=2)
+    assert out == "" and "accepted: a name that ends in .svg" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", "fftconv", "--gpu", "h100-sxm", "-N", "32K", "--explain"),
+        ("predict", "fftconv", "--gpu", "h200-sxm", "-N", "256:4M:x2"),
+        ("measurements", "--gpu", "h200-sxm"),
+        ("compare", "--gpu", "h200-sxm"),
+        ("gpus",),
+    ],
+)
+def test_tables_fit_a_terminal_of_100_columns(capsys, words):
+    out, _ = run(capsys, *words)
+    assert [line for line in out.splitlines() if len(line) > 100] == []
 
 
 # Exit codes.
@@ -311,7 +333,7 @@ def test_measure_hands_over_its_options_and_exit_code(capsys, monkeypatch):
 
 def test_gpus(capsys):
     out, _ = run(capsys, "gpus")
-    assert all(slug in out for slug in costmodel.gpus.slugs()) and "data sheet only" in out
+    assert all(slug in out for slug in costmodel.gpus.slugs()) and "data sheet" in out
     d = run_json(capsys, "gpus")
     by_slug = {g["slug"]: g for g in d["gpus"]}
     assert by_slug["h200-sxm"]["memory_bandwidth_bytes_per_s"] == 4.8e12
@@ -331,7 +353,7 @@ def test_measurements_csv_is_the_file(capsys, measured):
 @pytest.mark.parametrize("form", ["table", "md"])
 def test_measurements_for_people(capsys, measured, form):
     out, _ = run(capsys, "measurements", "--gpu", "h200-sxm", "--format", form)
-    assert "torch" in out and "median_us" in out
+    assert "torch" in out and "median" in out and "ours (32x32)" in out
 
 
 def test_measurements_json(capsys, measured):
@@ -361,9 +383,9 @@ def test_compare_json(capsys, measured):
 
 def test_compare_table_sets_both_times_beside_each_other(capsys, measured):
     out, _ = run(capsys, "compare", "--gpu", "h200-sxm")
-    assert "measured us" in out and "predicted us" in out
+    assert "measured" in out and "predicted" in out and "32x32" in out
     assert "4 cases: median absolute error" in out
-    assert "Decision order: 2 cases, p95 regret 1.048" in out
+    assert "Decision order (which order): 2 cases, p95 regret 1.048" in out
 
 
 def test_compare_fails_its_limit(capsys, measured):
@@ -373,8 +395,10 @@ def test_compare_fails_its_limit(capsys, measured):
 
 
 def test_compare_without_measurements_says_that_nothing_was_judged(capsys, measured):
-    _, err = run(capsys, "compare", "--gpu", "h100-sxm", "--max-regret", "1.1")
-    assert "nothing of ours was measured" in err and "had nothing to judge" in err
+    out, err = run(capsys, "compare", "--gpu", "h100-sxm", "--max-regret", "1.1")
+    assert "No fftconv of ours was measured" in out and "had nothing to judge" in err
+    out, err = run(capsys, "compare", "--gpu", "h100-sxm", "--format", "csv")
+    assert len(out.splitlines()) == 1 and "nothing of ours was measured" in err
 
 
 # Help, start-up, pipes.
@@ -448,12 +472,12 @@ def test_demo_beside_measurements(capsys, measured, no_gpu, tmp_path):
         assert slug in out
     lines = [line.split() for line in out.splitlines()]
     row = next(words for words in lines if words and words[0] == "4K")
-    assert row[2] == "yes" and row[-3:] == [
-        "64x64",
-        "1.05",
-        "4.8x",
-    ]  # 420 / 400, and 2000 us of torch over 420
-    assert out.splitlines()[-1].endswith(".") and "nine predictions in ten" in out
+    assert row[2] == "yes"
+    row = next(words for words in lines if words and words[0] == "4K" and words[-1].endswith("x"))
+    # 420 us measured over 400 of the fastest, and 2000 us of torch over 420.
+    assert row[-5:] == ["64x64", "1.05", "2.00", "ms", "4.8x"]
+    assert out.rstrip().endswith(".") and "nine predictions in ten" in " ".join(out.split())
+    assert all(len(line.rstrip()) <= 100 for line in out.splitlines())
     assert (tmp_path / "pictures" / "fftconv.svg").read_text().startswith("<?xml")
     assert (tmp_path / "pictures" / "fftconv.png").read_bytes().startswith(b"\x89PNG")
 
@@ -463,8 +487,8 @@ def test_demo_without_measurements_says_so(capsys, no_gpu, tmp_path, monkeypatch
     monkeypatch.setattr(measurements, "FOLDER", tmp_path / "none")
     monkeypatch.setattr(counts, "_registry", [])
     out, _ = run(capsys, "demo", "--out", str(tmp_path / "pictures"))
-    assert "no kernel was measured on it" in out
-    assert "no kernel of ours was measured yet" in out.splitlines()[-1]
+    assert "nothing measured on it" in out
+    assert "no kernel of ours was measured yet" in " ".join(out.split())
 
 
 def test_demo_with_a_gpu_measures_now(capsys, measured, tmp_path, monkeypatch):

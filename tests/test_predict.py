@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel
-from costmodel import block_counts, fftconv, fit, gpus, kernel_counts, timing
+from costmodel import block_counts, fftconv, fit, gpus, kernel_counts, timing, units
 from costmodel import counts as counting
 from costmodel.counts import Counts, analytic
 from kernels_numba.families import FAMILIES
@@ -465,8 +465,8 @@ def test_explanation_adds_up():
     f = costmodel.predict(4096, gpu="h200-sxm")
     text = fftconv.explain(f)
     for name, seconds in f.best.terms_s.items():
-        assert f"{seconds * 1e6:.3g} us" in text, name
-    assert f"of {f.best.time_s * 1e6:.4g} us" in text
+        assert f" = {units.microseconds(seconds * 1e6)}" in text, name
+    assert f" of {units.microseconds(f.best.time_s * 1e6)} (" in text
     assert text.splitlines()[-1].startswith(f"Bound by {f.best.bound}")
 
 
