@@ -7,7 +7,7 @@ from typing import Any
 
 from monarch import Plan
 
-FIRST_FACTORS = (8, 16, 32)
+FIRST_FACTORS = (8, 16, 32, 48)
 INNER_FACTORS = (16, 32)
 STRIP = 32
 DEFAULT_SHARED_LIMIT = 227 * 1024
@@ -24,6 +24,8 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (32, 16, 32): (2, 4, 1, False),
     (32, 32, 16): (2, 4, 1, False),
     (32, 32, 32): (1, 8, 1, False),
+    (48, 16, 16): (2, 4, 1, False),
+    (48, 16, 32): (1, 8, 1, False),
 }
 """By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory. Measured fastest
 on an H200, without gates."""

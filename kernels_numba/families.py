@@ -19,12 +19,17 @@ FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),
     512: (16, 32),
+    768: (48, 16),
     1024: (32, 32),
+    1536: (48, 32),
     2048: (8, 16, 16),
     4096: (16, 16, 16),
     8192: (16, 16, 32),
+    12288: (48, 16, 16),
     16384: (16, 32, 32),
+    24576: (48, 16, 32),
     32768: (32, 32, 32),
+    49152: (48, 16, 32),
     65536: (32, 32, 32),
 }
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the

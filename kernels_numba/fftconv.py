@@ -60,11 +60,12 @@ def fftconv(
         k: filter [H, K] (or [K] for all channels) of any float type; its spectrum is computed in float64 on
             the host and rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`,
             which costs nothing here.
-        mode: "circular" (L must be a transform length: 256, 512 or 1024, and K <= L), "causal" (output n uses
-            inputs up to n; any L and K that fit into 1024 points) or "two-sided" (tap (K - 1) // 2 is lag 0).
+        mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
+            is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
+            else what `monarch.convolution_length` says, at most 65536.
         pregate: gate on the input, shaped and typed as ``u``.
         postgate: gate on the output, shaped and typed as ``u``.
-        plan: a plan of order 2 with factors 16 and 32; by default the one measured fastest.
+        plan: a plan of `kernels_numba.families`; by default the one measured fastest.
         out: where to put the result, shaped and typed as ``u`` (``u`` itself is allowed).
 
     Returns:

@@ -28,13 +28,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kernels_numba import warp_operands
+from kernels_numba.warp_operands import operand_key, operands
+from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
 from monarch import Plan
 
-FACTORS = ((16, 16), (16, 32), (32, 16), (32, 32))
+FACTORS = ((16, 16), (16, 32), (32, 16), (32, 32), (48, 16), (48, 32))
 """The factors this kernel takes,"""
 PACKINGS = {"pair": FACTORS}
 """and with which packing."""
@@ -84,8 +82,9 @@ class Spec:
 
     @property
     def output_words(self) -> int:
-        """One sequence's wanted rows (the output gate), and room for all that one copy of a warp brings."""
-        return max(self.rows_out * self.n2, 32 * self.halves) // 2
+        """One sequence's wanted rows (the output gate), and room for all that a warp's copies bring."""
+        copy = 32 * self.halves
+        return -(-self.rows_out * self.n2 // copy) * copy // 2
 
     @property
     def stage_words(self) -> int:
@@ -119,7 +118,7 @@ def make_spec(
     if plan.factors not in PACKINGS.get(plan.packing, ()):
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted "
-            f"are two factors out of (16, 32) with packing 'pair' (N = 256, 512 or 1024)"
+            f"are {FACTORS} with packing 'pair'"
         )
     n1, n2 = plan.factors
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
@@ -424,8 +423,8 @@ SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "HALVES") + ("INT",) 
 
 
 def min_blocks(spec: Spec) -> int:
-    """Blocks of four warps per SM that the compiler leaves registers for (measured fastest on an H200)."""
-    return 2 if spec.pregate or spec.postgate else 3
+    """Blocks of four warps per SM that the compiler must leave registers for (measured fastest on an H200)."""
+    return 2 if spec.pregate or spec.postgate or spec.n > 1024 else 3
 
 
 def workers(spec: Spec) -> int:
@@ -433,17 +432,13 @@ def workers(spec: Spec) -> int:
     return spec.warps
 
 
-def operand_key(spec: Spec) -> tuple:
-    """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.rows_in, spec.dtype)
-
-
-def operands(n1: int, n2: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
-    """The constant buffers, in the order of the kernel's arguments."""
-    return (warp_operands.constants(n1, n2, rows_in, dtype),)
-
-
-def spectrum_layout(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
-    """Bins [1, N] and weights [1, N] in the order in which the kernel reads a spectrum; tiles."""
-    order, phase, tiles = warp_operands.spectrum_layout(plan.factors, dtype)
-    return order[None], phase[None], tiles
+__all__ = [
+    "FACTORS",
+    "PACKINGS",
+    "build",
+    "make_spec",
+    "min_blocks",
+    "operand_key",
+    "operands",
+    "spectrum_layout",
+]

@@ -133,8 +133,22 @@ class _Layout:
     dtype: str
 
 
+def _points(mode: str, length: int, taps: int) -> int:
+    """Points of a transform without aliasing; a circular convolution of another length than that is folded."""
+    if mode == "circular":
+        return 2 * length - 1 if taps > 1 else length
+    return monarch.convolution_length(mode, length, taps)
+
+
 def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Positions on the circle, and the taps that go there."""
+    """Positions on the circle, and the taps that go there.
+
+    A circular convolution on a longer circle is a linear one with a filter that is repeated one period earlier: tap j
+    acts at the lags j and j - L.
+    """
+    if mode == "circular" and n != length:
+        tap = np.arange(taps)
+        return np.concatenate([tap, tap[1:] + n - length]), np.concatenate([tap, tap[1:]])
     numbered = monarch.place_filter(np.arange(1, taps + 1), length, n, mode=mode)
     targets = np.flatnonzero(numbered)
     return targets, numbered[targets].astype(np.intp) - 1
@@ -199,29 +213,21 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
             f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
             'circle, or use mode "causal" or "two-sided"'
         )
-    need = monarch.convolution_length(mode, length, taps)
-    if mode == "circular" and plan is not None and plan.n != length:
-        raise ValueError(
-            f"plan: a circular convolution of length {length} needs a transform of exactly that length, not "
-            f"{plan.n}"
-        )
+    need = _points(mode, length, taps)
+    exact = mode == "circular" and length in SUPPORTED_LENGTHS
     if plan is None:
-        fitting = [n for n in SUPPORTED_LENGTHS if (n == need if mode == "circular" else n >= need)]
-        if not fitting:
-            accepted = (
-                f"lengths {SUPPORTED_LENGTHS}"
-                if mode == "circular"
-                else f"up to {SUPPORTED_LENGTHS[-1]} points"
-            )
+        fitting = [n for n in SUPPORTED_LENGTHS if n >= need]
+        if not fitting and not exact:
             raise ValueError(
-                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the "
-                f"fused kernel takes {accepted}. reference.fftconv computes any length in float64."
+                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernels "
+                f"take up to {SUPPORTED_LENGTHS[-1]}. reference.fftconv computes any length in float64."
             )
-        plan = default_plan(fitting[0])
-    elif plan.n < need:
+        plan = default_plan(length if exact else fitting[0])
+    elif plan.n < need and not (mode == "circular" and plan.n == length):
+        or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
         raise ValueError(
             f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
-            f"taps, which needs {need}"
+            f"taps, which needs {need}{or_exact}"
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
     family_of(plan)  # refuses what no kernel can run

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.operands import factor, factor_scale, mirrored, rows_read
 from kernels_numba.tile import layout
+from monarch import Plan
 
 
 # ---- index maps: which index each slot of a fragment stands for --------------------------------------------
@@ -95,3 +97,19 @@ def spectrum_layout(
     phase = np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype)
     positions = layout.lane_order_positions(n1 // 8, n2 // 8)
     return k[positions], np.broadcast_to(phase, (n1, n2))[positions], 1
+
+
+def operand_key(spec: Any) -> tuple:
+    """What the constant buffers depend on."""
+    return (spec.n1, spec.n2, spec.rows_in, spec.dtype)
+
+
+def operands(n1: int, n2: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
+    """The constant buffers, in the order of the kernel's arguments."""
+    return (constants(n1, n2, rows_in, dtype),)
+
+
+def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """Bins [1, N] and weights [1, N] in the order in which the kernel reads a spectrum; tiles."""
+    order, phase, tiles = spectrum_layout(plan.factors, dtype)
+    return order[None], phase[None], tiles
