@@ -160,9 +160,10 @@ def outer_twiddles(n1: int, n2: int, n3: int, dtype: str, half: bool = False) ->
 
 
 def mirror_offsets(n1: int, n2: int, n3: int) -> NDArray[np.int32]:
-    """For every half element of the tile k1 = 0, where its mirror -k lies when registers are stored in quads.
+    """For every half element of the tile k1 = 0, where its mirror -k lies when registers are stored one by one.
 
-    Lane-ordered words of two 16-bit offsets, in half elements: register r of lane l is word 128 (r // 4) + 4 l + r % 4.
+    Lane-ordered words of two 16-bit offsets, in half elements: register r of lane l is word 32 r + l. (A lane's mirror
+    is mostly its neighbour's, so that a gather of one register has few bank conflicts.)
     (Mirrors of other tiles are whole registers: k2 and N2 - 1 - k2, k3 and N3 - 1 - k3 share a lane.)
     """
     at = _maps(n1, n2, n3)
@@ -176,7 +177,7 @@ def mirror_offsets(n1: int, n2: int, n3: int) -> NDArray[np.int32]:
     for part in range(2):
         register = part * registers + row // 8 * (n3 // 8) + column // 8
         lane = 4 * (row % 8) + column % 8 // 2
-        offsets.append(2 * (128 * (register // 4) + 4 * lane + register % 4) + column % 2)
+        offsets.append(2 * (32 * register + lane) + column % 2)
     halves = np.concatenate(offsets).astype(np.uint16)  # [2 registers, 32 lanes, 2]
     return layout.lane_order(np.ascontiguousarray(halves).view(np.int32)[..., 0])
 

@@ -31,7 +31,7 @@ def first_exchange_pieces(spec: Spec) -> Any:
     return tuple(
         (
             0,
-            first_exchange_row(spec, y) * spec.row_words + 4 * h,
+            first_exchange_row(spec, y) + 4 * h,
             tuple(part * outer + y * 4 + 2 * h + j for j in range(2) for part in range(2)),
         )
         for y in range(spec.rows // 8)
@@ -93,7 +93,7 @@ def second_exchange_reads(spec: Spec) -> Any:
     return tuple(
         (
             0,
-            ((8 * k + 4 * r) * 2 * spec.row_words if spec.fold == 1 else r * spec.strips * STRIP_WORDS)
+            ((8 * k + 4 * r) * spec.pair_words if spec.fold == 1 else r * spec.strips * STRIP_WORDS)
             + 32 * part,
             tuple(part * registers + (k * 4 + j) * 2 + r for j in range(4)),
         )
@@ -159,14 +159,14 @@ def woven(spec: Spec) -> tuple[int, ...]:
 
 
 def first_exchange_row(spec: Spec, group: int) -> int:
-    """The exchange's row of the first slot of a row group; two k1 that are worked on together are neighbours.
+    """Where the k1 of a row group's first slot lies; two k1 that are worked on together are neighbours.
 
     For pairs of sequences those are neighbouring slots; for one sequence a slot and its mirror.
     """
     if not spec.half:
-        return spec.lanes * group
+        return spec.lanes * group * spec.row_words
     half = spec.rows // 16
-    return 2 * spec.lanes * (group % half) + group // half
+    return spec.lanes * (group % half) * spec.pair_words + group // half * spec.row_words
 
 
 def rows_to_b(spec: Spec, part: int) -> Any:

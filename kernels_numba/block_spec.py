@@ -120,13 +120,26 @@ class Spec:
 
     @property
     def row_words(self) -> int:
-        """One k1 in the first exchange."""
-        return self.n2 // 2 * self.row_pair_words + 4
+        """One k1 in the first exchange: from it to the next, of a pair (half-length packing) or of all."""
+        return self.n2 // 2 * self.row_pair_words + (0 if self.half else 4)
+
+    @property
+    def pair_words(self) -> int:
+        """A pair of k1, in both exchanges. Stores to the first go to neighbouring k1 at once, or (half) pairs."""
+        return 2 * self.row_words + (4 if self.half else 0)
+
+    @property
+    def second_shift(self) -> int:
+        """In the second exchange pair i starts so much later (i mod 4) times: four are read at once.
+
+        They must be 8 words apart, modulo 16 (a pair is 8, or with half-length packing 4 and this shift).
+        """
+        return 4 if self.half else 0
 
     @property
     def exchange_words(self) -> int:
-        """The first exchange; the second takes two rows of it for each pair of k1."""
-        return self.n1 * self.row_words
+        """The first exchange; the second takes the room of each pair of k1."""
+        return self.n1 // 2 * self.pair_words
 
     @property
     def stage_words(self) -> int:

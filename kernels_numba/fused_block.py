@@ -78,7 +78,8 @@ def build(tile: Any, spec: Spec) -> Any:
     at_exchange = at_tables + (spec.table_words if in_shared else 0)
     at_second = at_exchange + (spec.exchange_words if separate else 0)
     at_stage = at_second + spec.exchange_words
-    es, eb, es2 = spec.row_words, spec.row_pair_words, 2 * spec.row_words
+    es, eb, es2, shift2 = spec.row_words, spec.row_pair_words, spec.pair_words, spec.second_shift
+    slot_words = es2 if spec.half else es  # from the k1 of a slot to the next slot's
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
     copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
     pre_at = 4 * sequence_words
@@ -136,9 +137,7 @@ def build(tile: Any, spec: Spec) -> Any:
     mirror = tile.select(mirror_registers(spec))
     multiply_mirror = tile.multiply_mirror(inner)
     load_offsets, gather_mirror = tile.gather_halves(2 * inner)
-    put_tile = tile.store_shared_pieces(
-        tuple((0, 32 * r, tuple(range(r, r + 4))) for r in range(0, 2 * inner, 4))
-    )
+    put_tile = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))
     real, imaginary = output_pieces(spec, 0), output_pieces(spec, kept)
     store_real = tile.store_pieces(real, halves, guarded=guarded)
     store_imaginary = tile.store_pieces(imaginary, halves, guarded=guarded)
@@ -174,9 +173,9 @@ def build(tile: Any, spec: Spec) -> Any:
             read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
         part = small(divide(g, lanes))  # of the columns; 0 unless the outer factor is 8
         output = small(g - part * lanes)
-        first_put = small(at_exchange + output * (unit * es) + part * (n2 // (2 * fold) * eb) + 8 * t)
+        first_put = small(at_exchange + output * slot_words + part * (n2 // (2 * fold) * eb) + 8 * t)
         first_get = small(at_exchange + t * eb + 4 * g)
-        second_get = small(at_second + t * es2 + 4 * g)
+        second_get = small(at_second + t * (es2 + shift2) + 4 * g)
         odd = small(t & 1)
         plus = small(at_second + 4 * odd + 2 * (t >> 1))
         minus = small(at_second + 4 * (1 - odd) + 2 - 2 * (t >> 1))
@@ -292,7 +291,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     uneven0 = pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128)))
                     if pair == 0:
                         warp_sync()
-                        put_tile(at_exchange + c, at_exchange, at_exchange, at_exchange, even0)
+                        put_tile(at_exchange + index, at_exchange, at_exchange, at_exchange, even0)
                         warp_sync()
                         mirror0 = gather_mirror(at_exchange, load_offsets(tables, 2 * n + c, 128))
                         mirror1 = mirror(uneven0)
@@ -381,7 +380,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     else:
                         uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
                 both = join(even, uneven)
-                row_at = small(pair * es2)
+                row_at = small(pair * es2 + (pair & 3) * shift2)
                 up_at = small(row_at + up)
                 down_at = small(row_at + down)
                 warp_sync()

@@ -195,11 +195,11 @@ class GpuMemory:
 
         return load
 
-    def gather_halves(self, count: int) -> Any:
-        """``op(table, table_offset, base)``: ``count`` registers of half elements from anywhere in shared memory.
+    def gather_halves(self, count: int) -> tuple[Any, Any]:
+        """``count`` registers of half elements from anywhere in shared memory: ``load`` and ``gather(base, offsets)``.
 
-        The table, read as by :meth:`load_global` in quads, holds two 16-bit offsets a word: in half elements from the
-        word offset ``base``, of a register's low and high half.
+        ``load`` reads the offsets from a table, as :meth:`load_global` in quads: two of 16 bits a word, in half
+        elements from the word offset ``base``, of a register's low and high half.
         """
         addresses = _load_global(count, 4)
 
