@@ -6,6 +6,7 @@ marker and line style as well, so that a grey print is readable too.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,11 +29,15 @@ GREY = "#666666"
 PEER_NAMES = {"torch": "torch fp32", "torch:half-io": "torch half io"}
 
 
+def _need_matplotlib() -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("drawing needs matplotlib; install it: pip install 'monarch-numba[plot]'")
+
+
 def _figure(width: float, height: float, **layout: Any) -> tuple[Figure, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("drawing needs matplotlib; install it: pip install 'monarch-numba[plot]'") from None
+    _need_matplotlib()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained", dpi=110)
     return figure, figure.subplots(**layout)
 
@@ -46,7 +51,8 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def check_name(path: str | Path) -> Path:
-    """``path``, or an error if its ending is not one that `save` writes."""
+    """``path``, or an error if `save` cannot write such a file."""
+    _need_matplotlib()
     target = Path(path)
     if target.suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"plot file: got {str(path)!r}; accepted: a name that ends in .svg, .png or .pdf")

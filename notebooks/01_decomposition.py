@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -61,8 +63,9 @@ for factors in ((64, 64), (16, 16, 16), (8, 8, 8, 8)):
 # A stage costs $8\,N N_i$ real operations, so the sum of the factors counts: 128, 48, 32. More factors are
 # less work. Why not always the highest order, then? Two reasons:
 #
-# 1. a factor under 16 does not fill a tensor core, and falls back to arithmetic that is over ten times
-#    slower;
+# 1. a factor under 16 does not fill a tile of the tensor cores, and falls back to arithmetic that is over ten
+#    times slower (the kernels of this project lay two parts side by side for a first factor of 8; Equation 2
+#    does not know that);
 # 2. every stage moves the whole sequence once more.
 #
 # Equation 2 weighs them against each other, for $B \times H$ sequences:
@@ -202,13 +205,20 @@ show(picture(shared_memory=4))
 # ## The measured model
 #
 # Equation 2 knows no packing of two real sequences into one complex one, no overlap of memory and products,
-# and no barriers. The measured model counts what a fused kernel does, divides by rates measured on the GPU
-# (or its data sheet, with a wider interval), and lets the terms overlap.
+# and takes a complex product for four real ones. The measured model counts what a fused kernel does, divides by
+# rates measured on the GPU (or its data sheet, with a wider interval), and lets the terms overlap.
+#
+# The kernels of this project are of order 2 (one warp keeps a pair of sequences in registers) and of order 3
+# (a block exchanges it through shared memory). They split a complex factor into cosines and sines and get every
+# output together with its mirror, so two real products do the work of four (`docs/kernels.md`). For their plans
+# the counts are exact; those of all others come from the idea of a kernel, with a wider interval.
 
 # %%
 for gpu in ("h200-sxm", GPU):
     forecast = costmodel.predict(4096, gpu=gpu)
     print(f"{gpu}: {forecast.conclusion()}")
+    made = forecast.best_with_kernel
+    print(f"The fastest plan with a kernel: {made.name if made else 'none'}.")
     show(plots.candidate_bars(forecast))
 
 # %%
@@ -216,5 +226,5 @@ sweep = [costmodel.predict(n, gpu="h200-sxm") for n in plots.LENGTHS]
 show(plots.forecast_figure(sweep))
 
 # %% [markdown]
-# **In one sentence:** take the highest order whose factors all still fill a tensor-core tile, up to the point
-# where another stage costs more traffic than it saves products.
+# **In one sentence:** take the highest order whose factors all still fill a tensor-core tile (a first factor of 8
+# does, two parts at a time), up to the point where another stage costs more traffic than it saves products.

@@ -44,8 +44,7 @@ def fftconv(
         postgate: multiplies the result, shape of ``u``.
         plan: run the Monarch transform of this plan instead of `numpy.fft`. Its ``n`` must hold the
             convolution: ``monarch.convolution_length(mode, L, K)`` or more (circular: exactly L, or at least
-                L + K - 1,
-            which is folded), and its ``signal`` and ``wanted`` at least L.
+            L + K - 1, which is folded), and its ``signal`` and ``wanted`` at least L.
 
     Returns:
         float64, or complex128 if an input is complex. A NaN or infinity spoils its whole sequence, and with a
@@ -84,7 +83,6 @@ def direct_fftconv(
     """Evaluate the sums of `fftconv` term by term, O(L K): no transform, no padding, nothing shared."""
     x, taps, after = _prepare(u, k, mode, pregate, postgate)
     samples = x.shape[-1]
-    monarch.convolution_length(mode, samples, taps.shape[-1])  # refuses what the mode does not allow
     centre = (taps.shape[-1] - 1) // 2 if mode == "two-sided" else 0
     y = np.zeros(x.shape, np.result_type(x, taps))
     for j in range(taps.shape[-1]):
@@ -105,12 +103,21 @@ def _prepare(
         raise ValueError(f"mode must be one of {', '.join(monarch.MODES)}; got {mode!r}.")
     x, taps = widen(u, "u"), widen(k, "k")
     check_shapes(x, taps)
+    if mode == "circular" and taps.shape[-1] > x.shape[-1]:
+        raise ValueError(
+            f"k must have at most L={x.shape[-1]} taps, as u has samples, for a circular convolution; "
+            f'got {taps.shape[-1]}. Fold it onto the circle, or use mode "causal" or "two-sided".'
+        )
     before, after = widen_gate(pregate, "pregate", x), widen_gate(postgate, "postgate", x)
     return (x if before is None else x * before), taps, after
 
 
 def _length_of(plan: monarch.Plan, mode: str, samples: int, taps: int, least: int) -> int:
     """Return the plan's circular length, or raise if it does not hold the convolution."""
+    if not isinstance(plan, monarch.Plan):
+        raise TypeError(
+            f"plan must be a monarch.Plan, such as monarch.plan({least}); got {type(plan).__name__}."
+        )
     if mode == "circular" and plan.n != samples:
         least = samples + taps - 1
     if plan.n < least:

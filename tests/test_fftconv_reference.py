@@ -266,7 +266,12 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: reference.fftconv(np.ones((0, 3, 8)), np.ones(1)), ValueError, r"u must be a non-empty array"),
     (lambda: reference.fftconv(ONES, np.ones(0)), ValueError, r"k must be a non-empty array"),
     (lambda: reference.fftconv(1.0, np.ones(1)), ValueError, r"u must be a non-empty array .*got shape \(\)"),
-    (lambda: reference.fftconv(ONES, np.ones(9)), ValueError, r"taps must be at most samples=8 .*got 9"),
+    (lambda: reference.fftconv(ONES, np.ones(9)), ValueError, r"k must have at most L=8 taps.*got 9"),
+    (
+        lambda: reference.fftconv(ONES, np.ones(8), plan="4x2"),
+        TypeError,
+        r"plan must be a monarch.Plan, .*; got str",
+    ),
     (
         lambda: reference.fftconv(ONES, np.ones((2, 4))),
         ValueError,
@@ -330,7 +335,7 @@ def test_bad_input_is_named(call: Callable[[], object], error: type[Exception], 
 
 
 def test_direct_sum_refuses_the_same() -> None:
-    with pytest.raises(ValueError, match="taps must be at most samples=8"):
+    with pytest.raises(ValueError, match="k must have at most L=8 taps"):
         reference.direct_fftconv(ONES, np.ones(9))
     with pytest.raises(ValueError, match="mode must be one of"):
         reference.direct_fftconv(ONES, np.ones(3), mode="full")

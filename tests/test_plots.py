@@ -114,7 +114,7 @@ def test_demo_figure_has_a_panel_per_gpu():
     peers = {"h200-sxm": {"torch": {256: 155e-6}}}
     figure = plots.demo_figure(by_gpu, measured={"h200-sxm": {256: 17e-6}}, peers=peers)
     assert [ax.get_title(loc="left").split()[0] for ax in figure.axes] == ["h200-sxm", "h100-sxm"]
-    assert {"measured, ours", "measured, torch"} <= set(lines_of(figure, 0))
+    assert {"measured, ours", "measured, torch fp32"} <= set(lines_of(figure, 0))
     assert "measured, ours" not in lines_of(figure, 1)
 
 
