@@ -21,6 +21,7 @@ from typing import Any
 
 from costmodel import counts as counting
 from costmodel import measurements, timing
+from costmodel.counts import Counts
 from costmodel.gpus import GPU, load
 from costmodel.measurements import Row
 from monarch import Plan, format_factors, parse_factors
@@ -127,10 +128,16 @@ def plan_of(row: Row) -> Plan | None:
     return Plan(n=n, factors=factors, packing=packing, signal=limit, wanted=limit)
 
 
-def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
-    """Predict the time of ``row``'s case with the plan that it was measured with."""
+def plan_to_judge(row: Row) -> Plan | None:
+    """`plan_of` a row of ours that the model predicts; None for the others."""
+    known = row.case_values["variant"] in counting.VARIANTS and row.dtype in counting.ITEM_BYTES
+    return plan_of(row) if known else None
+
+
+def counts_of(row: Row, plan: Plan, gpu: GPU) -> Counts:
+    """The counts of ``row``'s case with the plan that it was measured with."""
     case = row.case_values
-    work = counting.for_plan(
+    return counting.for_plan(
         plan,
         int(case["B"]),
         int(case["H"]),
@@ -138,6 +145,11 @@ def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
         variant=str(case["variant"]),
         capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
     )
+
+
+def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
+    """Predict the time of ``row``'s case with the plan that it was measured with."""
+    work = counts_of(row, plan, gpu)
     known = timing.inputs_of(gpu)
     time, low, high = timing.time_with_interval(work, gpu, known)
     return Pair(row, plan, time * 1e6, low * 1e6, high * 1e6, timing.bound(timing.terms(work, gpu, known)))
@@ -174,12 +186,11 @@ def decide(pairs: Sequence[Pair]) -> list[Decision]:
 def compare(gpu: str | GPU, *, op: str = "fftconv", folder: Path | None = None) -> Comparison:
     """Predictions beside every measured row of ours for one operation on one GPU."""
     chosen = load(gpu)
-    rows = [row for row in measurements.read(chosen.slug, op=op, folder=folder) if row.ours]
-    pairs, skipped = [], 0
-    for row in rows:
-        plan = plan_of(row) if row.case_values["variant"] in counting.VARIANTS else None
-        if plan is None or row.dtype not in counting.ITEM_BYTES:
-            skipped += 1
-            continue
-        pairs.append(pair(row, plan, chosen))
-    return Comparison(op, chosen, tuple(pairs), tuple(decide(pairs)), skipped)
+    return judge(measurements.read(chosen.slug, op=op, folder=folder), chosen, op=op)
+
+
+def judge(rows: Sequence[Row], gpu: GPU, *, op: str = "fftconv") -> Comparison:
+    """Predictions beside those of ``rows`` that are ours."""
+    ours = [(row, plan_to_judge(row)) for row in rows if row.ours]
+    pairs = [pair(row, plan, gpu) for row, plan in ours if plan is not None]
+    return Comparison(op, gpu, tuple(pairs), tuple(decide(pairs)), len(ours) - len(pairs))

@@ -15,7 +15,7 @@ from typing import Any
 from costmodel import compare as comparing
 from costmodel import counts as counting
 from costmodel import fftconv, measurements, render, tables, units
-from costmodel.compare import Comparison, Pair
+from costmodel.compare import Comparison
 from costmodel.errors import UnknownGPUError
 from costmodel.fftconv import Forecast, plan_name
 from costmodel.gpus import GPU, by_device_name, load, local_device_name
@@ -82,21 +82,6 @@ def forecasts(gpus: Sequence[GPU]) -> dict[str, list[Forecast]]:
         ]
         for g in gpus
     }
-
-
-def judge(gpu: GPU, known: Evidence) -> Comparison:
-    """Every measured row of ours on this GPU beside its prediction."""
-    pairs: list[Pair] = []
-    skipped = 0
-    for row in known.rows:
-        if not row.ours:
-            continue
-        plan = comparing.plan_of(row)
-        if plan is None or row.case_values["variant"] not in fftconv.VARIANTS:
-            skipped += 1
-            continue
-        pairs.append(comparing.pair(row, plan, gpu))
-    return Comparison("fftconv", gpu, tuple(pairs), tuple(comparing.decide(pairs)), skipped)
 
 
 def predicted_rows(found: Sequence[Forecast]) -> list[list[str]]:
@@ -271,7 +256,7 @@ def main(*, folder: str | Path = "build/demo") -> int:
     gpus, known = evidence(say)
     console.print()
     by_gpu = forecasts(gpus)
-    judged = [judge(g, known[g.slug]) for g in gpus]
+    judged = [comparing.judge(known[g.slug].rows, g) for g in gpus]
     for gpu, comparison in zip(gpus, judged, strict=True):
         show_gpu(console, gpu, by_gpu[gpu.slug], known[gpu.slug], comparison)
     for text in footnotes(by_gpu):

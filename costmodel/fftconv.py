@@ -255,6 +255,17 @@ def _rank(c: Candidate) -> tuple[float, bool, tuple[int, ...]]:
     return (float(f"{c.time_s:.6e}"), not c.has_kernel, tuple(-f for f in c.plan.factors))
 
 
+def _counts(plan: Plan, inputs: dict[str, Any], gpu: GPU) -> Counts:
+    return counting.for_plan(
+        plan,
+        inputs["B"],
+        inputs["H"],
+        dtype=inputs["dtype"],
+        variant=inputs["variant"],
+        capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
+    )
+
+
 def _by_measurement(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], packing: str) -> list[Candidate]:
     capacity = gpu.spec["shared_memory_per_block_bytes"]
     n = inputs["N"]
@@ -264,14 +275,7 @@ def _by_measurement(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], pac
     for plan in plans(
         n, capacity_bytes=capacity, orders=orders, packing=packing, signal=signal, wanted=wanted
     ):
-        work = counting.for_plan(
-            plan,
-            inputs["B"],
-            inputs["H"],
-            dtype=inputs["dtype"],
-            variant=inputs["variant"],
-            capacity_bytes=capacity,
-        )
+        work = _counts(plan, inputs, gpu)
         parts = timing.terms(work, gpu, known)
         time = timing.combine(parts, timing.overlap(work, gpu, known))
         rough.append(Candidate(plan, time, time, time, timing.bound(parts), 0.0, parts, work))
@@ -313,14 +317,7 @@ def _by_paper(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], packing: 
         parts = {"products": scale * sum(s[0] for s in stages), "traffic": scale * sum(s[1] for s in stages)}
         low, high = timing.interval(evaluate, known)
         plan = Plan(n=n, factors=factors, signal=signal, wanted=wanted)
-        work = counting.for_plan(
-            plan,
-            inputs["B"],
-            inputs["H"],
-            dtype=inputs["dtype"],
-            variant=inputs["variant"],
-            capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
-        )
+        work = _counts(plan, inputs, gpu)
         bound = max(parts, key=lambda key: parts[key])
         out.append(Candidate(plan, sum(parts.values()), low, high, bound, 0.0, parts, work))
     if not out:

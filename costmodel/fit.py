@@ -25,9 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel import counts as counting
 from costmodel import measurements, timing
-from costmodel.compare import percentile, plan_of
+from costmodel.compare import counts_of, percentile, plan_to_judge
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, MODEL_RANGES, load
 
@@ -72,21 +71,9 @@ def points_of(gpu: GPU, *, folder: Path | None = None) -> list[Point]:
     """The rows of ours on this GPU as points; groups are transform lengths."""
     out = []
     for row in measurements.read(gpu.slug, op="fftconv", folder=folder):
-        case = row.case_values
-        if not row.ours or case["variant"] not in counting.VARIANTS or row.dtype not in counting.ITEM_BYTES:
-            continue
-        plan = plan_of(row)
-        if plan is None:
-            continue
-        work = counting.for_plan(
-            plan,
-            int(case["B"]),
-            int(case["H"]),
-            dtype=row.dtype,
-            variant=str(case["variant"]),
-            capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
-        )
-        out.append(Point(work, row.median_us * 1e-6, int(case["N"])))
+        plan = plan_to_judge(row) if row.ours else None
+        if plan is not None:
+            out.append(Point(counts_of(row, plan, gpu), row.median_us * 1e-6, plan.n))
     return out
 
 
