@@ -3,11 +3,12 @@
 :func:`totals` is plain arithmetic, as `kernel_counts.totals` is for order 2: given integers it returns integers,
 given sympy symbols it returns expressions; a property test holds it equal to the counters of the kernel's CPU body.
 
-Symbols: B sequences, H channels, L samples; N = N1 Q points, Q = N2 N3; ``fold`` parts of the columns share a product
+Symbols: B sequences, H channels, L samples; P = N1 Q points, Q = N2 N3; ``fold`` parts of the columns share a product
 of the outer stage (2 for N1 = 8, which fills half of one, else 1); ``rows_in`` and ``rows_out``, the live rows of the
-[fold N1, Q / fold] matrix; a grid of ``blocks`` blocks of ``warps`` warps; items are the H ceil(B / 2) pairs. Per item
-the kernel contracts n1 in Q / (32 fold) strips of 32 columns, does N1 inner convolutions of Q points, and contracts
-k1 in as many strips again. Derivation of each line: docs/kernels.md.
+[fold N1, Q / fold] matrix; a grid of ``blocks`` blocks of ``warps`` warps. Items are the H ceil(B / 2) pairs of
+sequences of P samples, or, with ``half``-length packing, the H B sequences of 2 P samples, in either case P complex
+points. Per item the kernel contracts n1 in Q / (32 fold) strips of 32 columns, does N1 inner convolutions of Q points,
+and contracts k1 in as many strips again. Derivation of each line: docs/kernels.md.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (32, 16, 32): (2, 4, 1, False),
     (32, 32, 16): (2, 4, 1, False),
     (32, 32, 32): (1, 8, 1, False),
+    (48, 16, 16): (2, 4, 1, False),
+    (48, 16, 32): (1, 8, 1, False),
 }
 """By factors, as the kernel chooses: blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
 
@@ -45,6 +48,12 @@ class Shape:
     shared_bytes: int
 
 
+def shapes(packing: str) -> list[tuple[int, ...]]:
+    """The factor lists that the kernel takes with a packing."""
+    least = {"pair": 8, "half": 16}.get(packing)
+    return [f for f in SHAPES if least is not None and f[0] >= least]
+
+
 def fold_of(n1: int) -> int:
     """How many parts of the columns share a product of the outer stage."""
     return max(1, 16 // n1)
@@ -57,19 +66,27 @@ def factor_words(n1: Any, n2: Any, n3: Any, rows_in: Any, *, fold: Any = 1) -> A
 
 
 def block_shape(
-    factors: tuple[int, ...], rows_in: int, *, pregate: bool, postgate: bool, capacity_bytes: float
+    factors: tuple[int, ...],
+    rows_in: int,
+    *,
+    pregate: bool,
+    postgate: bool,
+    capacity_bytes: float,
+    half: bool = False,
 ) -> Shape | None:
     """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little."""
     n1, n2, n3 = factors
     blocks, warps, ring, tables = SHAPES[factors]
     if pregate or postgate:
         blocks, warps, ring, tables = min(3, blocks * warps // min(warps, 4)), min(warps, 4), 1, False
-    row_words = n2 // 2 * (2 * n3 + 8) + 4  # one k1 of the exchange, padded against bank conflicts
+    pair_words = n2 * (2 * n3 + 8) + (
+        4 if half else 8
+    )  # two k1 of the exchange, padded against bank conflicts
     stage_words = rows_in * STRIP * (2 if pregate else 1)
 
     def size() -> int:
         words = factor_words(n1, n2, n3, rows_in, fold=fold_of(n1)) + (2 * prod(factors) if tables else 0)
-        return 4 * (words + n1 * row_words + warps * ring * stage_words)
+        return 4 * (words + n1 // 2 * pair_words + warps * ring * stage_words)
 
     for step in range(4):  # what the kernel gives up, in order, where shared memory is short
         if size() <= capacity_bytes:
@@ -109,6 +126,7 @@ def totals(
     tables_shared: bool,
     together: bool,
     fold: Any = 1,
+    half: bool = False,
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
@@ -116,22 +134,27 @@ def totals(
     """All counters of one launch, by name.
 
     ``loads``: how often a block's channel begins or changes (`kernel_counts.spectrum_loads` with its items);
-    ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS`.
+    ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS` (not with ``half``).
     """
+    channel_items = batch if half else (batch + 1) // 2
     q = n2 * n3
     n, rows = n1 * q, fold * n1
     strips = q // (fold * STRIP)
-    items = channels * ((batch + 1) // 2)
+    items = channels * channel_items
     words = factor_words(n1, n2, n3, rows_in, fold=fold)
     sequences = 2 * batch * channels * length
     # Half-precision constants of the inner convolution: factors forward and inverse, twiddles forward and inverse.
     inner = 4 * n2 * n2 + 4 * n3 * n3 + 8 * q
     outer = strips * 2 * rows * (rows_in + rows)
-    constants = outer + n1 * inner // (2 if together else 1)
+    constants = outer + n1 * inner // (2 if together and not half else 1)
     staged = 128 * strips * rows_in * (2 if pregate else 1)
     table = 8 * n if tables_shared else 0
     exchanged = 8 * n  # written once, read once: two exchanges of 4 bytes a point
-    shared_read = items * (staged + constants + table + exchanged)
+    # Half-length packing: the tile k1 = 0 is written, and its mirror -k gathered, a half element a lane. Mirrors of a
+    # row group are its neighbour rows, on banks of their own, but rows k2 = 0 and N2 / 2 are their own mirrors: in the
+    # N3 accesses of their groups they meet another row, and in 4 of those k3 = 0 and N3 / 2 meet another column too.
+    mirrored, gathered, conflicts = (4 * q, 8 * q, n3 + 4) if half else (0, 0, 0)
+    shared_read = items * (staged + constants + table + exchanged + gathered)
     filled = 4 * words + table
     rows_kept = 64 * strips * rows_out
     butterflies = 2 * n + 8 * n + (2 * n if rows_out == rows else n)
@@ -140,18 +163,18 @@ def totals(
         "read_u": sequences,
         "read_pregate": sequences if pregate else 0,
         "read_postgate": sequences if postgate else 0,
-        "read_spectrum": 4 * n * items,
+        "read_spectrum": (8 if half else 4) * n * items,
         "read_scales": 4 * warps * loads if scaled else 0,
         "read_constants": 4 * words * blocks,
-        "read_tables": 8 * n * (blocks if tables_shared else items),
+        "read_tables": 8 * n * (blocks if tables_shared else items) + mirrored * items,
         "written_y": sequences,
         "shared_read_bytes": shared_read,
-        "shared_written_bytes": filled * blocks + items * (staged + exchanged),
-        "shared_wavefronts": (shared_read + items * exchanged) // 128,
-        "bank_conflicts": 0,
+        "shared_written_bytes": filled * blocks + items * (staged + exchanged + mirrored),
+        "shared_wavefronts": (shared_read + items * (exchanged + mirrored)) // 128 + items * conflicts,
+        "bank_conflicts": items * conflicts,
         "mma_m16n8k16": items * products(n1, n2, n3, rows_in, fold=fold),
         "fp32_flops": items * (butterflies + (rows_kept if scaled else 0)),
-        "half_flops": items * (30 * n + gates),
+        "half_flops": items * ((38 if half else 30) * n + gates),
         "transposes": items * n // 32,
         "barriers": blocks + 3 * items,
     }

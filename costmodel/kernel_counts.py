@@ -20,18 +20,22 @@ from costmodel import block_counts
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
-FACTORS = (16, 32)
+FACTORS = ((16, 16), (16, 32), (32, 16), (32, 32), (48, 16), (48, 32))
 WARPS = 4
 REGISTERS_PER_SM = 65536
-REGISTERS = {256: 72, 512: 112, 1024: 168}
-GATED_REGISTERS = {256: 80, 512: 120, 1024: 208}
+REGISTERS = {256: 72, 512: 112, 768: 144, 1024: 168, 1536: 240}
+GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1536: 240}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
 
 
-def factor_lists(points: int, order: int) -> list[tuple[int, ...]]:
-    """The factor lists of a transform of ``points`` and an order that a kernel exists for."""
-    known = [(a, b) for a in FACTORS for b in FACTORS] if order == 2 else list(block_counts.SHAPES)
-    return [f for f in known if len(f) == order and prod(f) == points]
+def factor_lists(points: int, order: int, packing: str = "pair") -> list[tuple[int, ...]]:
+    """The factor lists of ``points`` complex points and an order that a kernel exists for."""
+    known: list[tuple[int, ...]] = []
+    if order == 2 and packing == "pair":
+        known = list(FACTORS)
+    elif order == 3:
+        known = block_counts.shapes(packing)
+    return [f for f in known if prod(f) == points]
 
 
 def rows(plan: Plan) -> tuple[int, int]:
@@ -81,7 +85,7 @@ def totals(
     items = channels * ((batch + 1) // 2)
     words = constant_words(n1, n2, rows_in)
     read, kept = rows_in * n2, rows_out * n2
-    gate_room = kept if isinstance(kept, int) and kept >= 32 * halves else _at_least(kept, 32 * halves)
+    gate_room = _whole(kept, 32 * halves)
     arrays_in = 4 if pregate else 2
     sequences = 2 * batch * channels * length
     shared_read = items * (4 * words + 2 * read * arrays_in + (4 * kept if postgate else 0))
@@ -108,25 +112,23 @@ def totals(
     }
 
 
-def _at_least(value: Any, floor: int) -> Any:
+def _whole(value: Any, step: int) -> Any:
+    """``value`` rounded up to a multiple: the copies of a warp bring so many elements at once."""
     if isinstance(value, int):
-        return max(value, floor)
+        return -(-value // step) * step
     import sympy
 
-    return sympy.Max(value, floor)
+    return sympy.ceiling(value / step) * step
 
 
 def kernel_counts(
     plan: Plan, batch: int, channels: int, *, dtype: str, variant: str, capacity_bytes: float
 ) -> Counts | None:
     """Counts of one call of the fused kernel, or None when there is none for the plan or it does not fit."""
-    if plan.packing != "pair" or dtype not in ITEM_BYTES:
+    if dtype not in ITEM_BYTES or plan.factors not in factor_lists(plan.points, plan.order, plan.packing):
         return None
-    if plan.order == 2 and set(plan.factors) <= set(FACTORS):
-        return _one_warp(plan, batch, channels, variant in GATED, capacity_bytes)
-    if plan.order == 3 and plan.factors in block_counts.SHAPES:
-        return _block(plan, batch, channels, variant in GATED, capacity_bytes)
-    return None
+    make = _one_warp if plan.order == 2 else _block
+    return make(plan, batch, channels, variant in GATED, capacity_bytes)
 
 
 def _sequences(found: dict[str, Any]) -> int:
@@ -139,7 +141,7 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
     items = channels * ((batch + 1) // 2)
     words = constant_words(n1, n2, rows_in)
     read, kept = rows_in * n2, rows_out * n2
-    warps, buffers = WARPS, 4 * (read * (4 if gated else 2) + (max(kept, 256) if gated else 0))
+    warps, buffers = WARPS, 4 * (read * (4 if gated else 2) + (_whole(kept, 256) if gated else 0))
     while 4 * words + warps * buffers > capacity_bytes and warps > 1:
         warps //= 2
     if 4 * words + warps * buffers > capacity_bytes:
@@ -191,15 +193,15 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
 
 
 def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
-    n, factors = plan.n, plan.factors
+    n, factors, half = plan.points, plan.factors, plan.packing == "half"
     n1, n2, n3 = factors
     rows_in, rows_out = rows(plan)
     shape = block_counts.block_shape(
-        factors, rows_in, pregate=gated, postgate=gated, capacity_bytes=capacity_bytes
+        factors, rows_in, half=half, pregate=gated, postgate=gated, capacity_bytes=capacity_bytes
     )
     if shape is None:
         return None
-    items = channels * ((batch + 1) // 2)
+    items = channels * (batch if half else (batch + 1) // 2)
     fold, q = block_counts.fold_of(n1), n2 * n3
     found = block_counts.totals(
         n1,
@@ -209,13 +211,14 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         rows_out,
         batch=batch,
         channels=channels,
-        length=plan.signal or n,
+        length=plan.signal or plan.n,
         blocks=0,
         warps=shape.warps,
         loads=channels,
         tables_shared=shape.tables_shared,
         together=q <= block_counts.TOGETHER_POINTS,
         fold=fold,
+        half=half,
         pregate=gated,
         postgate=gated,
     )
@@ -224,19 +227,24 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
     arrays = 2 if gated else 1
     staged = 4 * q // fold * rows_in * arrays
     kept = n * rows_out // (fold * n1)
-    # 16 bytes a lane, but 8 where rows are read and where two inner results are written.
+    # 16 bytes a lane, but 8 where rows of a pair are read and where two inner results are written.
     wide = found["shared_read_bytes"] // items + 8 * n + tables + 4 * kept * arrays
-    accesses = wide / 512 + (staged + 4 * n) / 256
+    narrow = staged + 4 * n
+    accesses = wide / 512 + narrow / 256
+    if (
+        half
+    ):  # rows of 16 bytes; a second spectrum; mirrors' offsets, and 12 Q bytes by single words, not four
+        accesses += (4 * n - 4 * q - staged) / 512 + 12 * q / 128
     constants = 4 * block_counts.factor_words(n1, n2, n3, rows_in, fold=fold)
     room = REGISTERS_PER_SM // (32 * shape.warps * shape.blocks_per_sm) // 8 * 8
     return Counts(
-        device_read_bytes=sequences + 4 * n * channels,
+        device_read_bytes=sequences + found["read_spectrum"] // items * channels,
         device_write_bytes=found["written_y"],
         mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
         half_flops=found["half_flops"],
         fp32_flops=found["fp32_flops"],
         shared_bytes=found["shared_read_bytes"] + found["shared_written_bytes"],
-        l2_bytes=sequences + found["written_y"] + found["read_spectrum"] + items * tables,
+        l2_bytes=sequences + found["written_y"] + found["read_spectrum"] + found["read_tables"],
         warp_instructions=instructions(
             products=found["mma_m16n8k16"],
             fp32_flops=found["fp32_flops"],
@@ -254,5 +262,5 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         fill_bytes_per_block=constants + (8 * n if shape.tables_shared else 0),
         barriers_per_transform=3.0,
         exact=True,
-        source="kernel_counts: fused order 3",
+        source=f"kernel_counts: fused order 3, {plan.packing}",
     )

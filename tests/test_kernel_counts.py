@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from costmodel import block_counts, kernel_counts
 from kernels_numba import FFTConv, fused_block, fused_warp, prepare_filter
+from kernels_numba.families import DEFAULT_FACTORS, default_plan, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
-FACTORS = [(16, 16), (16, 32), (32, 16), (32, 32)]
+FACTORS = [(16, 16), (16, 32), (32, 16), (32, 32), (48, 16), (48, 32)]
+HALVES = st.sampled_from([1, 2, 4, 8])
 
 
 def flat(counters: object) -> dict[str, int]:
@@ -26,9 +28,8 @@ def flat(counters: object) -> dict[str, int]:
     return found
 
 
-def count(factors, dtype, batch, channels, length, gates, blocks, size):
+def count(plan, dtype, batch, channels, length, gates, blocks, size):
     """Run the kernel on the CPU body: the convolution, its spec, the grid, and everything that was counted."""
-    plan = Plan(prod(factors), factors)
     mode = "circular" if length == plan.n else "causal"
     taps = plan.n + 1 - length if mode == "causal" else length
     rng = np.random.default_rng(0)
@@ -74,7 +75,8 @@ def check(expected, counted):
 def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates, blocks, size):
     """Order 2: every counter, for any plan, batch, length, alignment and grid."""
     length = max(1, int(part * prod(factors)))
-    convolve, spec, grid, counted = count(factors, dtype, batch, channels, length, gates, blocks, size)
+    plan = Plan(prod(factors), factors)
+    convolve, spec, grid, counted = count(plan, dtype, batch, channels, length, gates, blocks, size)
     expected = kernel_counts.totals(
         *factors,
         *kernel_counts.rows(convolve.spectrum.plan),
@@ -90,11 +92,11 @@ def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates,
     check(expected, counted)
 
 
-def block_case(factors, dtype, batch, channels, length, gates, blocks, size):
+def block_case(plan, dtype, batch, channels, length, gates, blocks, size):
     """Compare one case of order 3."""
-    convolve, spec, grid, counted = count(factors, dtype, batch, channels, length, gates, blocks, size)
+    convolve, spec, grid, counted = count(plan, dtype, batch, channels, length, gates, blocks, size)
     expected = block_counts.totals(
-        *factors,
+        *plan.factors,
         *kernel_counts.rows(convolve.spectrum.plan),
         batch=batch,
         channels=channels,
@@ -105,7 +107,8 @@ def block_case(factors, dtype, batch, channels, length, gates, blocks, size):
         warps=spec.warps,
         tables_shared=spec.tables_shared,
         together=spec.q <= block_counts.TOGETHER_POINTS,
-        fold=block_counts.fold_of(factors[0]),
+        fold=block_counts.fold_of(plan.factors[0]),
+        half=plan.packing == "half",
         **grid,
     )
     check(expected, counted)
@@ -124,7 +127,76 @@ def block_case(factors, dtype, batch, channels, length, gates, blocks, size):
 @example(dtype="bf16", batch=3, channels=2, length=4096, gates=(True, True), blocks=2, size=1e4)
 def test_block_counts_equal_the_counters(dtype, batch, channels, length, gates, blocks, size):
     """Order 3: every counter, for any batch, length, alignment, gates and grid."""
-    block_case((16, 16, 16), dtype, batch, channels, length, gates, blocks, size)
+    block_case(Plan(4096, (16, 16, 16)), dtype, batch, channels, length, gates, blocks, size)
+
+
+@settings(max_examples=15)
+@given(
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 2),
+    length=st.builds(lambda count, unit: max(1, count // unit * unit), st.integers(1, 8192), HALVES),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 3),
+    size=st.sampled_from([1.0, 1e4]),
+)
+@example(dtype="bf16", batch=3, channels=2, length=8192, gates=(True, True), blocks=2, size=1e4)
+@example(dtype="fp16", batch=1, channels=1, length=1, gates=(False, True), blocks=1, size=1.0)
+def test_block_counts_of_half_length_packing(dtype, batch, channels, length, gates, blocks, size):
+    """One sequence of 2 P samples: every counter, with copies of 8, 4, 2 elements or one."""
+    block_case(half_plan((16, 16, 16)), dtype, batch, channels, length, gates, blocks, size)
+
+
+@pytest.mark.parametrize("factors", [f for f in fused_block.PACKINGS["half"] if f != (16, 16, 16)])
+def test_block_counts_of_every_half_length_list(factors):
+    """Each list once; conflicts are those of the one gather alone, as many as the mirrors of its rows say."""
+    plan = half_plan(factors)
+    block_case(plan, "fp16", 1, 1, plan.n, (False, False), 1, 1.0)
+
+
+def half_plan(factors):
+    """One sequence as half as many complex points."""
+    return Plan(2 * prod(factors), factors, packing="half")
+
+
+@pytest.mark.parametrize("n2", [16, 32])
+@pytest.mark.parametrize("n3", [16, 32])
+def test_conflicts_of_the_mirrored_gather(n2, n3):
+    """The closed form N3 + 4, from the frequencies: slot q is k = q, slot n - 1 - q its complement; k -> -k."""
+
+    def slots(n):
+        return np.concatenate([np.arange(n // 2), n - 1 - np.arange(n // 2)])
+
+    place2, place3 = np.argsort(slots(n2)), np.argsort(slots(n3))
+    extra = 0
+    for group in range(0, n2, 8):
+        for column in range(n3 // 8 * 2):  # a column tile, and which half of a register
+            banks = {}
+            for row in range(group, group + 8):
+                for thread in range(4):
+                    k2, k3 = slots(n2)[row], slots(n3)[8 * (column // 2) + 2 * thread + column % 2]
+                    mirror = (-(k2 + n2 * k3)) % (n2 * n3)
+                    r, c = place2[mirror % n2], place3[mirror // n2]
+                    word = (r // 8, c // 8, c % 8 // 2 + 4 * (r % 8))  # register, lane
+                    banks.setdefault(word[2], set()).add(word)
+            extra += max(map(len, banks.values())) - 1
+    found = block_counts.totals(
+        16,
+        n2,
+        n3,
+        16,
+        16,
+        batch=1,
+        channels=1,
+        length=1,
+        blocks=0,
+        warps=4,
+        loads=0,
+        tables_shared=False,
+        together=False,
+        half=True,
+    )
+    assert found["bank_conflicts"] == 2 * extra == n3 + 4  # real and imaginary parts
 
 
 @pytest.mark.parametrize("factors", [f for f in fused_block.FACTORS if f != (16, 16, 16)])
@@ -132,22 +204,24 @@ def test_block_counts_equal_the_counters(dtype, batch, channels, length, gates, 
 def test_block_counts_of_every_factor_list(factors, fraction, step):
     """Each list in full, causal and at a length that allows no wide access, where the batch is odd."""
     length = int(fraction * prod(factors)) // 8 * 8 - step
-    block_case(factors, "fp16", 1, 1, length, (step == 4, step == 4), 1, 1.0)
+    block_case(Plan(prod(factors), factors), "fp16", 1, 1, length, (step == 4, step == 4), 1, 1.0)
 
 
 @given(
-    factors=st.sampled_from(list(fused_block.FACTORS)),
+    kind=st.sampled_from([(f, packing) for packing, lists in fused_block.PACKINGS.items() for f in lists]),
     part=st.sampled_from([0.3, 0.5, 1.0]),
     gates=st.tuples(st.booleans(), st.booleans()),
     capacity=st.sampled_from([64, 99, 163, 227]),
 )
-def test_block_shapes_are_the_kernels(factors, part, gates, capacity):
+def test_block_shapes_are_the_kernels(kind, part, gates, capacity):
     """What the model assumes of a block is what the kernel chooses, on GPUs with any amount of shared memory."""
-    n = prod(factors)
-    plan = Plan(n, factors, signal=int(part * n), wanted=int(part * n))
+    factors, packing = kind
+    n = prod(factors) * (2 if packing == "half" else 1)
+    plan = Plan(n, factors, packing=packing, signal=int(part * n), wanted=int(part * n))
     options = {"pregate": gates[0], "postgate": gates[1]}
     spec = fused_block.make_spec(plan, "fp16", shared_limit=capacity * 1024, **options)
     rows_in, _ = kernel_counts.rows(plan)
+    options["half"] = packing == "half"
     shape = block_counts.block_shape(factors, rows_in, capacity_bytes=capacity * 1024, **options)
     if spec.shared_bytes > capacity * 1024:
         assert shape is None
@@ -177,6 +251,44 @@ def test_tensor_work_is_half_of_the_complex_products():
         n = factors[0] * factors[1]
         flops = 4096 * kernel_counts.products(*factors, factors[0])
         assert flops == 8 * n * sum(factors)
+
+
+def test_the_model_knows_every_kernel():
+    """The kernels' own list of plans, and no other."""
+    families = {2: fused_warp, 3: fused_block}
+    for order, family in families.items():
+        for packing in ("pair", "half", "complex"):
+            lists = set(family.PACKINGS.get(packing, ()))
+            for points in {prod(f) for f in (*fused_warp.FACTORS, *fused_block.FACTORS)}:
+                known = kernel_counts.factor_lists(points, order, packing)
+                assert set(known) == {f for f in lists if prod(f) == points} and len(known) == len(set(known))
+    for n, factors in DEFAULT_FACTORS.items():
+        plan = default_plan(n)
+        found = kernel_counts.kernel_counts(
+            plan, 2, 1, dtype="fp16", variant="plain", capacity_bytes=227 * 1024
+        )
+        assert found is not None and found.exact and plan.factors == factors
+        spec = family_of(plan).make_spec(plan, "fp16")
+        assert found.shared_bytes_per_block == spec.shared_bytes
+        assert found.threads_per_block == 32 * spec.warps
+
+
+def test_64k_by_half_length_packing():
+    """One sequence of 65536 samples, one block of 8 warps: its own work, read and written once."""
+    plan = Plan(65536, (32, 32, 32), packing="half")
+    found = kernel_counts.kernel_counts(
+        plan, 64, 768, dtype="fp16", variant="plain", capacity_bytes=227 * 1024
+    )
+    assert found.exact and found.launches == 1 and found.transforms == found.blocks == 64 * 768
+    assert found.device_write_bytes == 64 * 768 * 65536 * 2
+    assert found.device_read_bytes == 64 * 768 * 65536 * 2 + 768 * 8 * 32768
+    assert found.half_flops == 64 * 768 * 38 * 32768
+    pair = kernel_counts.kernel_counts(
+        Plan(32768, (32, 32, 32)), 64, 768, dtype="fp16", variant="plain", capacity_bytes=227 * 1024
+    )
+    assert found.mma_flops == 2 * pair.mma_flops  # as many points, for one sequence instead of two
+    extra = found.l2_bytes - 2 * pair.l2_bytes  # input and output are twice those of the pair
+    assert extra == 64 * 768 * (4 * 32768 + 4 * 1024)  # B, and the mirrors' offsets
 
 
 def test_the_model_uses_them():
