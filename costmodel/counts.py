@@ -10,7 +10,8 @@ compared:
   "pair"). The tensor core works on 16 x 16 tiles: a factor that is not a multiple of 16 is padded in rows and
   in the contraction, which multiplies its work by (ceil16(N_i) / N_i)^2;
 * where axis 1 is partly zero (signal < n) or partly unwanted, its dead 16-row tiles are skipped;
-* twiddles and the filter are complex multiplies in half precision: 6 flops a point, 2(p-1)+1 times;
+* twiddles and the filter are complex multiplies in half precision: 6 flops a point, 2(p-1)+1 times; with
+  half-length packing the filter is two, applied to a frequency and its mirror, and takes 14;
 * the last two stages chain in registers while their product is at most 1024 (each factor at most 32); every
   other boundary goes through shared memory (4 bytes a point written and read, forward and inverse) and
   costs a barrier;
@@ -203,8 +204,10 @@ def analytic(
     multiplies = 2 * (order - 1) + 1
     half = 6 * points * multiplies
     mirrored = 4 * points * order  # additions of mirrored outputs
-    if plan.packing == "half":  # even and odd samples are told apart and joined again around the filter
-        half += 20 * points
+    spectrum = COMPLEX_HALF_BYTES * points
+    if plan.packing == "half":  # the filter multiplies the mirrored frequency too: 14 flops, two spectra
+        half += 8 * points
+        spectrum *= 2
     if variant in GATED:
         half += plan.sequences_per_transform * (length + wanted)
 
@@ -216,11 +219,9 @@ def analytic(
     twiddles = 2 * COMPLEX_HALF_BYTES * points
     staged = twiddles
     shared: float = 2 * exchanges * 2 * COMPLEX_HALF_BYTES * points + matrices + chained * twiddles + staged
-    if plan.packing == "half":
-        shared += 2 * COMPLEX_HALF_BYTES * points
     if variant in GATED:  # gates of the input, and of one warp those of the output, go the input's way
         shared += (2 if one_warp else 1) * staged
-    cached = (order - 1 - chained) * twiddles + (0 if one_warp else COMPLEX_HALF_BYTES * points)
+    cached = (order - 1 - chained) * twiddles + (0 if one_warp else spectrum)
 
     constants = sum(4 * f * f for f in inner)
     constants += 2 * COMPLEX_HALF_BYTES * (inner_points if one_warp else prod(inner[-2:])) * chained
@@ -240,7 +241,7 @@ def analytic(
         accesses=(shared + cached + minimum / transforms) / 400 + 2 * trips / transforms / 512,
     )
     return Counts(
-        device_read_bytes=minimum - written + channels * COMPLEX_HALF_BYTES * points + trips,
+        device_read_bytes=minimum - written + channels * spectrum + trips,
         device_write_bytes=written + trips,
         mma_flops=transforms * mma,
         half_flops=transforms * half,

@@ -132,14 +132,19 @@ def plans(
 ) -> list[Plan]:
     """Candidate plans: factors that are multiples of 16 where the order has such lists, else any; what kernels run.
 
-    ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, also one sequence as N/2
-    complex points.
+    ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or kernels run nothing else, also one
+    sequence as N/2 complex points.
     """
     if packing not in PACKINGS:
         raise ValueError(f"packing: got {packing!r}; accepted: {', '.join(PACKINGS)}")
     packings = {"auto": ["pair"], "any": ["pair", "half"]}.get(packing, [packing])
-    if packing == "auto" and n % 2 == 0 and counting.COMPLEX_HALF_BYTES * n > capacity_bytes:
-        packings = ["pair", "half"]
+    if packing == "auto" and n % 2 == 0:
+        run = {
+            pack: any(kernel_counts.factor_lists(points, order, pack) for order in orders)
+            for pack, points in (("pair", n), ("half", n // 2))
+        }
+        if counting.COMPLEX_HALF_BYTES * n > capacity_bytes or (run["half"] and not run["pair"]):
+            packings = ["pair", "half"]
     out = []
     for pack in packings:
         if pack == "half" and (n % 2 or n < 4):
@@ -149,8 +154,8 @@ def plans(
             lists = factor_lists(points, order=order, multiple_of=16)
             if not lists:
                 lists = list(equation2.descending_lists(points, order))
-            if pack == "pair":
-                lists = [*lists, *(f for f in kernel_counts.factor_lists(points, order) if f not in lists)]
+            known = kernel_counts.factor_lists(points, order, pack)
+            lists = [*lists, *(f for f in known if f not in lists)]
             out += [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
     if not out:
         raise ValueError(

@@ -12,7 +12,7 @@ import costmodel
 from costmodel import block_counts, fftconv, fit, gpus, kernel_counts, timing, units
 from costmodel import counts as counting
 from costmodel.counts import Counts, analytic
-from kernels_numba.families import FAMILIES
+from kernels_numba.families import DEFAULT_FACTORS, FAMILIES
 from monarch import Plan, plan
 
 H200 = costmodel.load_gpu("h200-sxm")
@@ -108,25 +108,27 @@ def test_analytic_counts_are_those_of_the_kernel_where_there_is_one(factors):
 
 @pytest.mark.parametrize("factors", [f for f in block_counts.SHAPES if min(f) > 8])
 @pytest.mark.parametrize("variant", ["plain", "gated"])
-def test_analytic_counts_are_near_the_block_kernels(factors, variant):
-    """Nearly: the order-3 kernel shares some constants, and keeps outer twiddles in shared memory at 16x16x16
-    without gates."""
-    made = Plan(n=math.prod(factors), factors=factors)
+@pytest.mark.parametrize("packing", ["pair", "half"])
+def test_analytic_counts_are_near_the_block_kernels(factors, variant, packing):
+    """Nearly: the order-3 kernel shares some constants (but not with half-length packing, which also reads where
+    mirrors are), and keeps outer twiddles in shared memory at 16x16x16 without gates."""
+    n = math.prod(factors) * (2 if packing == "half" else 1)
+    made = Plan(n=n, factors=factors, packing=packing)
     exact = counting.for_plan(made, 64, 768, variant=variant, capacity_bytes=CAPACITY)
     assert exact.exact and "order 3" in exact.source
-    rough = counted(factors, variant=variant)
+    rough = counted(factors, n=n, packing=packing, variant=variant)
     for key in (
         *("device_read_bytes", "device_write_bytes", "mma_flops", "half_flops", "fp32_flops"),
         *("transforms", "launches", "blocks", "workers_per_block", "barriers_per_transform"),
     ):
         assert getattr(rough, key) == getattr(exact, key), key
-    assert rough.shared_bytes == pytest.approx(exact.shared_bytes, rel=0.15)
+    assert rough.shared_bytes == pytest.approx(exact.shared_bytes, rel=0.3 if packing == "half" else 0.15)
     assert rough.warp_instructions == pytest.approx(exact.warp_instructions, rel=0.05)
     in_shared = factors == (16, 16, 16) and variant == "plain"
-    tables = 8 * made.n * exact.transforms if in_shared else 0
-    assert rough.l2_bytes == pytest.approx(exact.l2_bytes + tables, rel=0.01)
+    tables = 8 * made.points * exact.transforms if in_shared else 0
+    assert rough.l2_bytes == pytest.approx(exact.l2_bytes + tables, rel=0.015)
     times = [timing.seconds(c, H200, INPUTS) for c in (rough, exact)]
-    assert times[0] == pytest.approx(times[1], rel=0.35)
+    assert times[0] == pytest.approx(times[1], rel=0.4)
 
 
 def test_a_kernel_that_does_not_fit_is_no_kernel():
@@ -388,7 +390,10 @@ def test_what_does_not_fit_in_memory_is_said():
 
 def test_half_packing_is_offered_where_a_pair_does_not_fit():
     assert {c.plan.packing for c in costmodel.predict(32768, gpu="h200-sxm").candidates} == {"pair"}
-    assert costmodel.predict(65536, gpu="h200-sxm").best.plan.packing == "half"
+    assert {c.plan.packing for c in costmodel.predict(65536, gpu="h200-sxm").candidates} == {"pair", "half"}
+    assert (
+        costmodel.predict(49152, gpu="h200-sxm").best_with_kernel.name == "48x16x32 half"
+    )  # no pair's kernel
     assert {c.plan.packing for c in costmodel.predict(1024, gpu="h200-sxm", packing="any").candidates} == {
         "pair",
         "half",
@@ -405,16 +410,25 @@ def test_plans_with_a_kernel_are_marked_and_always_shown():
     slow = costmodel.predict(4096, gpu="a100-sxm-40gb")
     assert not slow.best.has_kernel and slow.best_with_kernel.name == "16x16x16"
     assert any("the fastest plan with a kernel is 16x16x16" in note for note in slow.notes)
-    for n in (256, 512, 1024, 4096, 8192, 16384, 32768):
-        assert costmodel.predict(n, gpu="h200-sxm", packing="any").best_with_kernel is not None
-    assert any("nor for any other plan" in note for note in costmodel.predict(65536, gpu="h200-sxm").notes)
+    for n in DEFAULT_FACTORS:
+        for packing in ("auto", "any"):
+            assert costmodel.predict(n, gpu="h200-sxm", packing=packing).best_with_kernel is not None
+    long = costmodel.predict(65536, gpu="h200-sxm")
+    made = long.best_with_kernel
+    assert made.name == "32x32x32 half" and made.counts.exact and made.as_dict()["kernel"] is True
+    assert long.best is made or any("with a kernel is 32x32x32 half" in note for note in long.notes)
+    assert any("nor for any other plan" in note for note in costmodel.predict(2**17, gpu="h200-sxm").notes)
 
 
 def test_the_model_knows_the_plans_that_kernels_run():
-    known = {
-        f for n in (2**e for e in range(8, 16)) for p in (2, 3) for f in kernel_counts.factor_lists(n, p)
-    }
-    assert known == {f for family in FAMILIES.values() for f in family.FACTORS}
+    for packing in ("pair", "half", "complex"):
+        known = {
+            f
+            for points in {math.prod(f) for family in FAMILIES.values() for f in family.FACTORS}
+            for p in (2, 3)
+            for f in kernel_counts.factor_lists(points, p, packing)
+        }
+        assert known == {f for family in FAMILIES.values() for f in family.PACKINGS.get(packing, ())}
 
 
 def test_best_plan_is_what_monarch_plan_asks_for():
