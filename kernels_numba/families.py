@@ -46,10 +46,12 @@ def family_of(plan: Plan) -> ModuleType:
     """The family that runs a plan. Raises ``ValueError`` when there is none, saying what there is."""
     family = FAMILIES.get(plan.order)
     if family is None or plan.factors not in family.PACKINGS.get(plan.packing, ()):
-        accepted = "; ".join(
-            f"with packing '{packing}' " + ", ".join(map(format_factors, factors))
-            for family in FAMILIES.values()
-            for packing, factors in family.PACKINGS.items()
+        accepted: dict[str, list[str]] = {}
+        for each in FAMILIES.values():
+            for packing, factors in each.PACKINGS.items():
+                accepted.setdefault(packing, []).extend(map(format_factors, factors))
+        listed = "; ".join(
+            f"with packing '{packing}' " + ", ".join(found) for packing, found in accepted.items()
         )
-        raise ValueError(f"plan: no fused kernel runs {plan}; accepted {accepted}")
+        raise ValueError(f"plan: no fused kernel runs {plan}; accepted {listed}")
     return family

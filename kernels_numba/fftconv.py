@@ -110,8 +110,13 @@ class FFTConv:
     """
 
     def __init__(self, spectrum: Spectrum, *, batch: int) -> None:
-        if batch < 1:
-            raise ValueError(f"batch: at least one sequence is needed, got {batch}")
+        if not isinstance(spectrum, Spectrum):
+            raise TypeError(
+                f"spectrum: expected what prepare_filter makes, got {type(spectrum).__name__}; "
+                "FFTConv(prepare_filter(k, length=L), batch=B)"
+            )
+        if not isinstance(batch, (int, np.integer)) or batch < 1:
+            raise ValueError(f"batch: expected a whole number of sequences, at least one; got {batch!r}")
         self.spectrum = spectrum
         self.family = family_of(spectrum.plan)
         self.scaled = spectrum.scaled

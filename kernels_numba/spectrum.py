@@ -206,8 +206,8 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
             f"plan: expected a monarch.Plan, got {type(plan).__name__}; for instance "
             "monarch.Plan(1024, monarch.parse_factors('32x32'))"
         )
-    if length < 1:
-        raise ValueError(f"length: sequences need at least one sample, got {length}")
+    if not isinstance(length, (int, np.integer)) or length < 1:
+        raise ValueError(f"length: expected a whole number of samples, at least one; got {length!r}")
     if mode == "circular" and taps > length:
         raise ValueError(
             f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
