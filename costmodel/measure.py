@@ -4,7 +4,7 @@ How a time is taken: all providers of a case in one run; random data; inputs and
 several sets when one set is smaller than twice the L2 cache; warm-up, then many replays of a CUDA graph of
 back-to-back calls, each timed by events on the GPU; median, 20th and 80th percentile over the replays. Every
 output is compared with float64 first, from memory poisoned with NaN, and a result outside its bound
-(``reference.fftconv_bound``) ends the run without writing anything.
+(``reference.fftconv_bound``) ends the run without writing that row.
 
 PyTorch is the peer and the source of data, so it must be installed; nothing else here needs it.
 """
@@ -106,9 +106,12 @@ def main(*, op: str | None = None, quick: bool = False) -> int:
         render.note(f"no GPU to measure: {here.reason}")
         return NO_GPU
     gpu = gpus.by_device_name(str(here.name))
-    rows, bounds = zip(*run(quick=quick), strict=True)
-    for path in measurements.append(rows, gpu.slug, bounds=bounds):
-        render.note(f"wrote {len(rows)} rows to {path}")
+    written = 0
+    path = measurements.path_of(gpu.slug, "fftconv")
+    for row, bound in run(quick=quick):  # row by row: what was measured stays when the run is cut short
+        measurements.append([row], gpu.slug, bounds=[bound])
+        written += 1
+    render.note(f"wrote {written} rows to {path}")
     return 0
 
 
@@ -145,10 +148,11 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
                 render.note(f"{provider.name} does not fit into memory: {case.name} {case.dtype}")
             torch.cuda.empty_cache()
         yield from done
-        ours, peer = done[0][0], next(row for row, _ in done if row.provider == "torch")
+        ours = done[0][0]
+        peers = "".join(f"{row.provider} {row.median_us:.1f} us, " for row, _ in done[1:])
         render.note(
             f"[{number}/{len(todo)}, {time.perf_counter() - started:.0f} s] {case.name} {case.dtype}: "
-            f"{ours.median_us:.1f} us, torch {peer.median_us:.1f} us, error {ours.rel_err:.2e}"
+            f"{ours.median_us:.1f} us, {peers}error {ours.rel_err:.2e}"
         )
     if not quick:
         yield from _host_cost(torch, stamp)
