@@ -308,6 +308,65 @@ def test_uninitialised_shared_memory(bench: Bench) -> None:
     refuses(bench, bench.read, "before it was written")
 
 
+GATHERED = {
+    "uninitialised": ("before it was written", lambda bench, gather: gather(0)),
+    "not waited for": (
+        "before its copy was waited for",
+        lambda bench, gather: (bench.fill(wait=False), gather(0)),
+    ),
+    "another lane's": (
+        "another lane wrote, without warp_sync",
+        lambda bench, gather: (bench.fill(), gather(0)),
+    ),
+    "another warp's": (
+        "another warp wrote, without a barrier",
+        lambda bench, gather: gather(0) if bench.tile.warp() else bench.fill(),
+    ),
+    "then overwritten": (
+        "a lane writes shared memory that another lane uses",
+        lambda bench, gather: (
+            bench.fill(),
+            bench.tile.warp_sync(),
+            gather(0),
+            bench.put(4 * bench.tile.lane()),
+        ),
+    ),
+    "out of bounds": (
+        f"accessed at {WORDS - 124}..{WORDS}",
+        lambda bench, gather: gather(WORDS - 124),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GATHERED)
+def test_gathered_halves_are_checked(bench: Bench, what: str) -> None:
+    """Every lane gathers two halves of the first word that the next lane copied."""
+    message, kernel = GATHERED[what]
+    low = 8 * ((np.arange(32) + 1) % 32)
+    offsets = np.broadcast_to(low | (low + 1) << 16, (4, 32)).astype(np.int32)
+    _, gather = bench.tile.gather_halves(4)
+    warps = 2 if "warp" in what else 1
+    refuses(bench, lambda: kernel(bench, lambda base: gather(base, offsets)), message, warps=warps)
+
+
+def test_gathering_in_place(bench: Bench) -> None:
+    """What may be: after warp_sync, and writing again after another."""
+    low = 8 * ((np.arange(32) + 1) % 32)
+    offsets = np.broadcast_to(low | (low + 1) << 16, (4, 32)).astype(np.int32)
+    _, gather = bench.tile.gather_halves(4)
+    found = []
+
+    def kernel() -> None:
+        bench.fill()
+        bench.tile.warp_sync()
+        found.append(gather(0, offsets))
+        bench.tile.warp_sync()
+        bench.put(4 * bench.tile.lane())
+
+    bench.run(kernel)
+    assert np.array_equal(found[0], np.broadcast_to(low // 2, (4, 32)))
+
+
 def test_shared_memory_does_not_outlive_its_block(bench: Bench) -> None:
     def kernel() -> None:
         if bench.tile.block() == 0:

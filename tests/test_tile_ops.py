@@ -36,12 +36,17 @@ from tiny_kernels import (
     PAIRS,
     PICKS,
     PIECES,
+    PLACES,
     POISON,
     SCATTERED,
     SIZE,
     SWAPPED,
+    TABLE_AT,
+    TURNS,
     Data,
     Tiny,
+    copied_from,
+    copied_pieces,
     data_for,
     run_cpu,
 )
@@ -52,7 +57,7 @@ from kernels_numba.tile.machine import Machine
 LANES = range(32)
 DTYPES = ("fp16", "bf16")
 # Kernels whose meaning depends on the half-precision format.
-FORMATTED = ("mma", "dft_rows", "dft_columns", "pack", "multiply", "multiply_complex")
+FORMATTED = ("mma", "dft_rows", "dft_columns", "pack", "multiply", "multiply_complex", "multiply_mirror")
 CASES = [
     Tiny(**{**vars(spec), "dtype": dtype})
     for spec in KERNELS.values()
@@ -106,6 +111,11 @@ def expect_divide(spec: Tiny, data: Data) -> NDArray:
     return written(np.array([data.w[(100 * lane + 99) // 7] for lane in LANES]))
 
 
+def expect_opaque(spec: Tiny, data: Data) -> NDArray:
+    x = halves(np.concatenate([read(data.w, 512 * i, 16) for i in range(TURNS)]), spec.dtype)
+    return written(to_words(_fma(x, x, -0.0, spec.dtype), spec.dtype))
+
+
 def expect_barrier(spec: Tiny, data: Data) -> NDArray:
     sources = [4 * block + (warp + 1) % 4 for block in range(2) for warp in range(4)]
     return written(np.concatenate([read(data.w, 128 * source, 4) for source in sources]))
@@ -119,6 +129,27 @@ def expect_copy_async(spec: Tiny, data: Data, width: str) -> NDArray:
     step = int(width)
     shared = [data.h[step + e] if e - e % step < spec.n else 0 for e in range(1024)]
     return written(read(np.array(shared, np.int16).view(np.int32), 0, 16))
+
+
+def expect_copy_pieces(spec: Tiny, data: Data, width: str, guarded: str = "") -> NDArray:
+    step = int(width)
+    first = copied_from(step, bool(guarded))
+    shared = np.full(1024, POISON, np.int16)
+    for which, to, start in copied_pieces(step):
+        for lane in LANES:
+            element = start + step * lane
+            for j in range(step):
+                live = not guarded or element < spec.n
+                value = data.h[first + element + j] if live else 0
+                shared[to + step * (lane ^ PLACES[which]) + j] = value
+    return written(read(shared.view(np.int32), 0, 16))
+
+
+def expect_gather_halves(spec: Tiny, data: Data) -> NDArray:
+    table = read(data.w, TABLE_AT, 8)
+    source = data.w.view(np.int16)
+    pairs = [[(source[word & 0xFFFF], source[word >> 16]) for word in row.tolist()] for row in table]
+    return written(np.array(pairs, np.int16).view(np.int32)[..., 0])
 
 
 def expect_load_shared(spec: Tiny, data: Data, width: str) -> NDArray:
@@ -215,6 +246,23 @@ def expect_multiply_complex(spec: Tiny, data: Data) -> NDArray:
     re = _fma(xr, yr, _fma(-xi, yi, -0.0, spec.dtype), spec.dtype)
     im = _fma(xr, yi, _fma(xi, yr, -0.0, spec.dtype), spec.dtype)
     return written(to_words(np.concatenate([re, im]), spec.dtype))
+
+
+def mirror_product(x: NDArray, a: NDArray, m: NDArray, b: NDArray, dtype: str) -> NDArray:
+    """x a + conj(m) b of complex fragments: a rounded product, then three fused multiply-adds, for each part."""
+    (xr, xi), (ar, ai), (mr, mi), (br, bi) = (np.split(v, 2) for v in (x, a, m, b))
+    parts = []
+    for terms in (((xr, ar), (-xi, ai), (mr, br), (mi, bi)), ((xr, ai), (xi, ar), (mr, bi), (-mi, br))):
+        total: Any = -0.0
+        for left, right in terms:
+            total = _fma(left, right, total, dtype)
+        parts.append(total)
+    return np.concatenate(parts)
+
+
+def expect_multiply_mirror(spec: Tiny, data: Data) -> NDArray:
+    x, a, m, b = (halves(read(data.w, start, 8), spec.dtype) for start in (0, 256, 512, 768))
+    return written(to_words(mirror_product(x, a, m, b, spec.dtype), spec.dtype))
 
 
 def expect_select(spec: Tiny, data: Data) -> NDArray:
@@ -451,6 +499,21 @@ def test_arithmetic_rounds_once(drawn: tuple[str, NDArray, NDArray, NDArray]) ->
     assert_same_halves(imaginary, wanted(c), dtype)
 
 
+@given(st.lists(operands(), min_size=3, max_size=3), seeds)
+def test_mirrored_products_round_four_times(drawn: list, seed: int) -> None:
+    """x a + conj(m) b of any numbers: ties, subnormals, infinities, NaN, zeros of either sign."""
+    dtype = drawn[0][0]
+    numbers = np.concatenate([part for _, *parts in drawn for part in parts])
+    with np.errstate(over="ignore", invalid="ignore"):  # some are of the other format
+        numbers = numbers.astype(HALF[dtype]).astype(float)
+    shuffled = np.random.default_rng(seed).permutation(numbers)[: 8 * 64].reshape(4, 2, 32, 2)
+    words = [to_words(fragment, dtype) for fragment in shuffled]
+    got = CpuTile(Machine(), dtype).multiply_mirror(1)(*words)
+    with np.errstate(invalid="ignore"):  # infinity times zero
+        wanted = mirror_product(*shuffled, dtype)
+    assert_same_halves(got, to_words(wanted, dtype), dtype)
+
+
 @given(
     dtype=st.sampled_from(DTYPES),
     bits=st.integers(0, 2**15 - 1),
@@ -518,6 +581,13 @@ COUNTS: dict[str, dict[str, Any]] = {
     "copy_async:4": {"global_read_bytes": {"h": 76 * 8}, "shared_written_bytes": 2048},
     "copy_async:2": {"global_read_bytes": {"h": 151 * 4}, "shared_written_bytes": 2048},
     "copy_async:1": {"global_read_bytes": {"h": 301 * 2}, "shared_written_bytes": 2048},
+    "copy_pieces:8": {"global_read_bytes": {"h": 2048}, "shared_written_bytes": 2048},
+    "copy_pieces:8:guarded": {"global_read_bytes": {"h": 38 * 16}, "shared_written_bytes": 2048},
+    "copy_pieces:4:guarded": {"global_read_bytes": {"h": 76 * 8}, "shared_written_bytes": 2048},
+    "copy_pieces:2:guarded": {"global_read_bytes": {"h": 151 * 4}, "shared_written_bytes": 2048},
+    "copy_pieces:1:guarded": {"global_read_bytes": {"h": 301 * 2}, "shared_written_bytes": 2048},
+    # the copy, and 16 accesses of a half element by each lane, counted as words
+    "gather_halves": {"global_read_bytes": {"w": 2048 + 1024}, "shared_read_bytes": 16 * 128},
     "load_shared:1": {"shared_read_bytes": 1024, "shared_wavefronts": 8, "bank_conflicts": 0},
     "load_shared:4": {"shared_read_bytes": 1024, "shared_wavefronts": 8, "bank_conflicts": 0},
     "store_pieces:8:guarded": {"global_written_bytes": {"out": 38 * 16}},
@@ -533,8 +603,53 @@ COUNTS: dict[str, dict[str, Any]] = {
     "dft_columns:forward": {"mma_m16n8k16": 16, "fp32_flops": 2 * 16 * 32},
     "multiply": {"half_flops": 1024},
     "multiply_complex": {"half_flops": 6 * 1024},
+    "multiply_mirror": {"half_flops": 14 * 4 * 64},
     "transpose": {"transposes": 5, "half_flops": 0, "fp32_flops": 0, "mma_m16n8k16": 0},
 }
+
+
+@given(base=st.integers(0, 64), spread=st.sampled_from((1, 3, 64, 1000)), seed=seeds)
+@example(base=1, spread=1000, seed=0)
+def test_gathered_halves_take_a_pass_for_every_word_of_a_bank(base: int, spread: int, seed: int) -> None:
+    """Low and high halves of each register are an access of its own; two lanes may share a word."""
+    draw = np.random.default_rng(seed)
+    places = draw.integers(0, spread, (4, 32, 2))  # in half elements
+    memory = draw.integers(-(2**31), 2**31, (20, 32)).astype(np.int32)
+    machine = Machine()
+    tile = CpuTile(machine, "fp16")
+    _, gather_places = tile.gather_halves(4)
+    fill = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(20)))
+    found = []
+
+    def kernel() -> None:
+        fill(tile.lane(), 0, 0, 0, memory)
+        tile.warp_sync()
+        before = machine.counters.shared_wavefronts
+        offsets = places.astype(np.uint16).view(np.int32)[..., 0]
+        found.append(gather_places(base, offsets))
+        found.append(machine.counters.shared_wavefronts - before)
+
+    machine.run(kernel, 1, 1, 640, [])
+    passes = smallest = 0
+    for r in range(4):
+        for e in range(2):
+            words = {2 * base + int(place) >> 1 for place in places[r, :, e]}
+            passes += max(sum(word % 32 == bank for word in words) for bank in range(32))
+            smallest += 1  # at most 32 words
+    wanted = memory.reshape(-1).view(np.int16)[2 * base + places]
+    assert np.array_equal(found[0], wanted.view(np.int32)[..., 0])
+    assert found[1] == passes and machine.counters.bank_conflicts == passes - smallest
+    assert machine.counters.shared_read_bytes == 4 * 2 * 32 * 4
+
+
+@pytest.mark.parametrize("halves_per_copy", [8, 4, 2, 1])
+@pytest.mark.parametrize("limit", [0, -5])
+def test_copies_beyond_the_end_read_nothing(halves_per_copy: int, limit: int) -> None:
+    """Where a sequence is missing all is zero, and no address beyond the buffer is formed."""
+    spec = Tiny(f"copy_pieces:{halves_per_copy}:guarded", "fp16", n=limit, shared_words=512)
+    out, counters = run_cpu(spec, data_for(spec))
+    assert not out[:1024].any() and (out[1024:] == POISON).all()
+    assert counters.global_read_bytes.get("h", 0) == 0 and counters.shared_written_bytes == 2048
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -546,7 +661,7 @@ def test_counts(name: str) -> None:
 
 
 # ---- machine code, and the GPU -------------------------------------------------------------------------------
-INSTRUCTIONS = {  # on sm_90
+INSTRUCTIONS = {  # on sm_90; "|": any of them
     "mma:2:3:2": {"HMMA.16816.F32 ": 12},
     "dft_columns:forward": {"HMMA.16816.F32 ": 16},
     "transpose": {"MOVM.16.MT88 ": 5},
@@ -554,6 +669,13 @@ INSTRUCTIONS = {  # on sm_90
     "copy_async:4": {"LDGSTS.E.64": 8},
     "copy_async:2": {"LDGSTS.E ": 16},
     "copy_async:1": {"STS.U16": 32},
+    "copy_pieces:8": {"LDGSTS.E.BYPASS.128": 4},
+    "copy_pieces:4:guarded": {"LDGSTS.E.64": 8},
+    "copy_pieces:2": {"LDGSTS.E ": 16},
+    "copy_pieces:1:guarded": {"STS.U16": 32},
+    "gather_halves": {"LDS.U16": 16, "LDG.E.128": 2},
+    "multiply_mirror": {"HFMA2|HMUL2": 8 * 4},
+    "opaque": {"LDG.E.128": 4, "STG.E ": 16},  # one turn
     "load_shared:4": {"LDS.128": 2},
     "load_pieces": {"LDS.128": 1, "LDS.64": 1},
     "load_global:2": {"LDG.E.64": 4},
@@ -574,7 +696,8 @@ def test_compiles(spec: Tiny) -> None:
     if spec.name in INSTRUCTIONS and spec.dtype == "fp16":
         sass = disassemble(cubin)
         wanted = INSTRUCTIONS[spec.name]
-        assert {name: sass.count(name) for name in wanted} == wanted
+        found = {names: sum(map(sass.count, names.split("|"))) for names in wanted}
+        assert found == wanted
         assert not {"LDL", "STL", "CALL", "DADD", "DMUL", "DFMA"} & set(opcodes(sass))
 
 

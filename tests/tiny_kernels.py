@@ -85,6 +85,8 @@ def data_for(spec: Tiny, seed: int = 0) -> Data:
         noise = draw.standard_normal(3 * SIZE)
         values = noise if spec.data == "noise" else draw.integers(-4, 5, 3 * SIZE).astype(float)
         bits = values.astype(HALF[spec.dtype]).view(np.int16)
+    if spec.name == "gather_halves":  # the table: places inside what the kernel has copied
+        bits[SIZE + 2 * TABLE_AT :] &= 2 * TABLE_ROOM - 1
     return Data(bits[:SIZE].copy(), bits[SIZE:].view(np.int32).copy(), floats)
 
 
@@ -191,6 +193,27 @@ def divide(tile: Any) -> Callable:
     return kernel
 
 
+TURNS = 4
+
+
+@tiny("opaque")
+def opaque(tile: Any) -> Callable:
+    """A loop of four turns, from where the warp has its share on."""
+    lane, warp, turns, small = tile.lane, tile.warp, tile.opaque, tile.small
+    load, multiply, put = tile.load_global(16, 4), tile.multiply(16), _put(tile, 16)
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        i = small(TURNS * warp())
+        end = small(i + turns(TURNS))
+        while i < end:
+            x = load(w, 512 * i + 4 * l, 128)
+            put(out, 1024 * i, 0, 2 * l, 0, 0, 0, multiply(x, x))
+            i = small(i + 1)
+
+    return kernel
+
+
 @tiny("barrier", grid=2, warps=4, shared_words=4 * 128)
 def barrier(tile: Any) -> Callable:
     """Every warp reads what the next one brought."""
@@ -251,6 +274,51 @@ def copy_async(tile: Any, halves: int) -> Callable:
         for i in range(rounds):
             e = (i * 32 + l) * halves
             copy(e, h, halves + e, e < n)
+        commit()
+        wait()
+        sync()
+        put(out, 0, 0, 2 * l, 0, 0, 0, load(4 * l, 128))
+
+    return kernel
+
+
+PLACES = (0, 5, 17, 31)
+"""Lane l writes in the turn of lane l ^ PLACES[i] at a copy's place i."""
+
+
+def copied_pieces(halves: int) -> tuple[tuple[int, int, int], ...]:
+    """Rounds of 32 accesses of 1024 elements, the last one first, to each of the four places in turn."""
+    rounds = 32 // halves
+    step = 32 * halves
+    return tuple((i % 4, step * (rounds - 1 - i), step * i) for i in range(rounds))
+
+
+def copied_from(halves: int, guarded: bool) -> int:
+    """The first element: near the start; guarded, so near the end that only elements below n = 301 are in bounds."""
+    return SIZE - 304 if guarded else halves
+
+
+@tiny("copy_pieces:8", "copy_pieces:4", "copy_pieces:2", "copy_pieces:1", shared_words=512)
+@tiny(
+    "copy_pieces:8:guarded",
+    "copy_pieces:4:guarded",
+    "copy_pieces:2:guarded",
+    "copy_pieces:1:guarded",
+    shared_words=512,
+    n=301,
+)
+def copy_pieces(tile: Any, halves: int, guarded: str = "") -> Callable:
+    """1024 elements; if guarded, zeros for those of accesses that do not begin below n."""
+    lane, commit, wait, sync = tile.lane, tile.commit, tile.wait(0), tile.warp_sync
+    copy = tile.copy_pieces(copied_pieces(halves), halves, guarded=bool(guarded))
+    base = copied_from(halves, bool(guarded))
+    load, put = tile.load_shared(16, 4), _put(tile, 16)
+    _, second, third, fourth = PLACES
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        at = halves * l
+        copy(h, base, n, at, at, halves * (l ^ second), halves * (l ^ third), halves * (l ^ fourth))
         commit()
         wait()
         sync()
@@ -342,6 +410,33 @@ def store_pieces(tile: Any, halves: int, guarded: str = "") -> Callable:
     def kernel(h, w, f, out, n):
         l = lane()  # noqa: E741
         put(out, 8, n, 0, 16 * l, 8 * (63 - 2 * l) - 248, 0, load(w, 4 * l, 128))
+
+    return kernel
+
+
+TABLE_AT, TABLE_ROOM, GATHER_BASE = 1024, 512, 36
+
+
+@tiny("gather_halves", shared_words=GATHER_BASE + TABLE_ROOM)
+def gather_halves(tile: Any) -> Callable:
+    """The words from the first on go to shared memory; a table of places in them follows at word 1024."""
+    lane, copy, commit, wait, sync = (
+        tile.lane,
+        tile.copy_words_async,
+        tile.commit,
+        tile.wait(0),
+        tile.warp_sync,
+    )
+    (load, gather), put = tile.gather_halves(8), _put(tile, 8)
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        for i in range(4):
+            copy(GATHER_BASE + 128 * i + 4 * l, w, 128 * i + 4 * l)
+        commit()
+        wait()
+        sync()
+        put(out, 0, 0, 2 * l, 0, 0, 0, gather(GATHER_BASE, load(w, TABLE_AT + 4 * l, 128)))
 
     return kernel
 
@@ -449,6 +544,21 @@ def multiply(tile: Any) -> Callable:
 @tiny("multiply_complex")
 def multiply_complex(tile: Any) -> Callable:
     return _two(tile, 32, 32, tile.multiply_complex(16), 32)
+
+
+@tiny("multiply_mirror")
+def multiply_mirror(tile: Any) -> Callable:
+    """Four complex fragments of four registers a part, 256 words apart."""
+    lane, load, put = tile.lane, tile.load_global(8, 4), _put(tile, 8)
+    multiply = tile.multiply_mirror(4)
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        x, a = load(w, 4 * l, 128), load(w, 256 + 4 * l, 128)
+        m, b = load(w, 512 + 4 * l, 128), load(w, 768 + 4 * l, 128)
+        put(out, 0, 0, 2 * l, 0, 0, 0, multiply(x, a, m, b))
+
+    return kernel
 
 
 PICKS = (5, 5, 0, 7, 1)

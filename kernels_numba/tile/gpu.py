@@ -90,7 +90,10 @@ def divide(typing_context, a, b):
 
 @intrinsic
 def opaque(typing_context, value):
-    """A 32-bit value that the compiler cannot see through: a loop of so many turns is not unrolled."""
+    """A 32-bit value that LLVM cannot see through: it does not unroll a loop of so many turns.
+
+    The assembler does as it likes: it unrolls what is short, or begins where it knows, but not a warp's share of work.
+    """
 
     def codegen(context, builder, signature, args):
         return asm(builder, I32, [args[0]], "mov.b32 $0, $1;", "=r,r", effect=True)
