@@ -8,6 +8,7 @@ order). A new kernel is a new family; nothing else changes.
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from types import ModuleType
 
@@ -36,10 +37,37 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
 length mean half-length packing."""
 
 
+LARGEST_SHARED_BYTES = 227 * 1024
+"""Shared memory that a block can have on the GPUs with the most of it (H100, H200, B200)."""
+
+
+def shared_bytes(plan: Plan) -> int:
+    """The least shared memory a block that the plan's kernel can run with."""
+    return family_of(plan).make_spec(plan, "fp16", shared_limit=0).shared_bytes
+
+
+@cache
+def default_plans(limit: int = LARGEST_SHARED_BYTES) -> dict[int, Plan]:
+    """By transform length, the plans for a GPU whose blocks can have ``limit`` bytes of shared memory.
+
+    Where a pair of sequences does not fit, one sequence may, with half-length packing; other lengths are left out.
+    """
+    found = {}
+    for n, factors in DEFAULT_FACTORS.items():
+        shorter = DEFAULT_FACTORS.get(n // 2, ())
+        candidates = [Plan(n, factors)] if prod(factors) == n else []
+        candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
+        for plan in candidates:
+            runs = plan.factors in FAMILIES[plan.order].PACKINGS.get(plan.packing, ())
+            if runs and shared_bytes(plan) <= limit:
+                found[n] = plan
+                break
+    return found
+
+
 def default_plan(n: int) -> Plan:
-    """The plan for a transform length of `DEFAULT_FACTORS`."""
-    factors = DEFAULT_FACTORS[n]
-    return Plan(n, factors, packing="pair" if prod(factors) == n else "half")
+    """The plan for a transform length of `DEFAULT_FACTORS`, on a GPU with the most shared memory."""
+    return default_plans()[n]
 
 
 def family_of(plan: Plan) -> ModuleType:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.arrays import adapter_of
-from kernels_numba.families import DEFAULT_FACTORS, default_plan, family_of
+from kernels_numba.device import Device, device
+from kernels_numba.families import DEFAULT_FACTORS, LARGEST_SHARED_BYTES, default_plans, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
-SUPPORTED_LENGTHS = tuple(sorted(DEFAULT_FACTORS))
 ORDINARY = (2.0**-6, 2.0**4)
 """Largest magnitudes of a spectrum that half precision holds as they are; others are scaled by a power of two."""
 
@@ -101,7 +101,7 @@ def prepare_filter(
         raise ValueError(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
-    plan = _choose_plan(mode, length, shape[-1], plan)
+    plan = _choose_plan(mode, length, shape[-1], plan, device(adapter.index(k) or 0))
     order, phase, tiles = family_of(plan).spectrum_layout(plan, dtype)
     layout = _Layout(plan.n, *_places(mode, length, shape[-1], plan.n), order, phase, tiles, dtype)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
@@ -199,7 +199,7 @@ def _transform_torch(k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
     return parts.view(rows, -1).view(torch.int32), scale.float()
 
 
-def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
+def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, where: Device) -> Plan:
     """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(
@@ -214,15 +214,17 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None) -> Plan:
             'circle, or use mode "causal" or "two-sided"'
         )
     need = _points(mode, length, taps)
-    exact = mode == "circular" and length in SUPPORTED_LENGTHS
+    plans = default_plans(where.shared_bytes_per_block or LARGEST_SHARED_BYTES)
+    exact = mode == "circular" and length in plans
     if plan is None:
-        fitting = [n for n in SUPPORTED_LENGTHS if n >= need]
+        fitting = [n for n in plans if n >= need]
         if not fitting and not exact:
+            smaller = f" on {where.name}, by its shared memory" if len(plans) < len(DEFAULT_FACTORS) else ""
             raise ValueError(
                 f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernels "
-                f"take up to {SUPPORTED_LENGTHS[-1]}. reference.fftconv computes any length in float64."
+                f"take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
             )
-        plan = default_plan(length if exact else fitting[0])
+        plan = plans[length if exact else fitting[0]]
     elif plan.n < need and not (mode == "circular" and plan.n == length):
         or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
         raise ValueError(

@@ -1,0 +1,64 @@
+"""Which kernel runs a plan, and which lengths a GPU's shared memory allows."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+import kernels_numba
+from kernels_numba import families, prepare_filter, spectrum
+from kernels_numba.device import Device
+from monarch import Plan
+
+LIMITS = {"H100": 227 * 1024, "A100": 163 * 1024, "RTX 4090": 99 * 1024, "T4": 64 * 1024}
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("gates", [False, True], ids=["plain", "gated"])
+def test_default_plans_fit(limit: int, gates: bool) -> None:
+    """Every default plan's kernel, with gates too, finds a block that fits."""
+    plans = families.default_plans(limit)
+    assert list(plans) == sorted(plans) and {256, 512, 1024, 4096} <= set(plans)
+    for n, plan in plans.items():
+        assert plan.n == n
+        spec = families.family_of(plan).make_spec(
+            plan, "fp16", shared_limit=limit, pregate=gates, postgate=gates, guarded=gates
+        )
+        assert spec.shared_bytes <= limit and spec.warps >= 1
+
+
+def test_smaller_cards_take_one_sequence_where_a_pair_does_not_fit() -> None:
+    assert families.default_plans(LIMITS["H100"]).keys() == families.DEFAULT_FACTORS.keys()
+    large, small = (families.default_plans(LIMITS[card])[32768] for card in ("H100", "A100"))
+    assert (large.packing, small.packing) == ("pair", "half") and 2 * prod(small.factors) == 32768
+    assert max(families.default_plans(LIMITS["A100"])) == 49152
+    assert max(families.default_plans(LIMITS["RTX 4090"])) == 32768
+
+
+def test_the_limit_follows_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Device("gpu", "", 0, "A100", (8, 0), 108, LIMITS["A100"], 164 * 1024, 13000, 1)
+    monkeypatch.setattr(spectrum, "device", lambda index=0: card)
+    k = np.ones((1, 3), np.float32)
+    assert prepare_filter(k, length=32768).plan.packing == "half"
+    with pytest.raises(ValueError, match=r"^u: .*65536 points.*up to 49152 on A100, by its shared memory"):
+        prepare_filter(k, length=65534, mode="causal")
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(4096, (64, 64)), Plan(65536, (16,) * 4), Plan(4096, (8, 16, 16), packing="half")]
+)
+def test_plans_without_a_kernel_are_refused(plan: Plan) -> None:
+    with pytest.raises(ValueError, match=r"^plan: no fused kernel runs .*accepted with packing 'pair' 16x16"):
+        families.family_of(plan)
+    with pytest.raises(ValueError, match=r"^plan: no fused kernel"):
+        kernels_numba.fftconv(np.zeros((1, 1, plan.n), np.float16), np.ones(1), plan=plan)
+
+
+def test_every_kernel_is_a_plan() -> None:
+    for order, family in families.FAMILIES.items():
+        for packing, lists in family.PACKINGS.items():
+            for factors in lists:
+                plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+                assert plan.order == order and families.family_of(plan) is family
