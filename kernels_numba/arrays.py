@@ -36,6 +36,9 @@ class Adapter:
         """Row-major without gaps."""
         raise NotImplementedError
 
+    def refuse(self, x: Any, name: str) -> None:
+        """Raise for an array that the library would expect more of than a kernel does."""
+
     def reader(self, example: Any) -> Callable[[Any], int]:
         """A quick check that another array of this type is like ``example``: its address, or 0 if it is not.
 
@@ -108,12 +111,19 @@ class TorchAdapter(Adapter):
     def index(self, x: Any) -> int | None:
         return x.get_device() if x.is_cuda else None
 
+    def refuse(self, x: Any, name: str) -> None:
+        if x.requires_grad and self.torch.is_grad_enabled():
+            raise TypeError(
+                f"{name}: the tensor requires a gradient, which these kernels do not record; call under "
+                "torch.no_grad(), or with .detach()"
+            )
+
     def reader(self, example: Any) -> Callable[[Any], int]:
         place, shape, dtype = example.get_device(), example.shape, example.dtype
 
         def read(x: Any) -> int:
             if x.dtype is dtype and x.shape == shape and x.get_device() == place and x.is_contiguous():
-                return x.data_ptr()
+                return 0 if x.requires_grad else x.data_ptr()
             return 0
 
         return read

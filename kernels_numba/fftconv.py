@@ -57,9 +57,9 @@ def fftconv(
 
     Args:
         u: input [B, H, L] (or [H, L]), fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k: filter [H, K] (or [K] for all channels) of any float type; its spectrum is computed in float64 on
-            the host and rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`,
-            which costs nothing here.
+        k: filter [H, K] (or [K] for all channels) of any real float type; it is transformed where it lives (on a GPU
+            by PyTorch or CuPy in fp32 or better, on the host by NumPy in float64) and rounded to the dtype of ``u``.
+            Or a :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
             else what `monarch.convolution_length` says, at most 65536.
@@ -152,9 +152,7 @@ class FFTConv:
             return y
         # The lowest address bits decide how wide an access may be.
         key = (index, (at_u | at_pre | at_post | at_y) & 15, at_pre > 0, at_post > 0)
-        launch = self._launches.get(key)
-        if launch is None:
-            launch = self._launches[key] = self._prepare(*key)
+        launch = self._launches.get(key) or self._launch(key)
         launch(adapter.stream(index), at_u, at_pre, at_post, at_y)
         return y
 
@@ -183,6 +181,7 @@ class FFTConv:
                 f"{name}: expected {self.spectrum.dtype} (as u and the prepared filter), got "
                 f"{adapter.dtype_name(x)}; convert it, nothing is converted silently"
             )
+        adapter.refuse(x, name)
         if adapter.index(x) != index:
             mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
             raise ValueError(f"{name} is in {mine} and u in {theirs}; move them to one place")
@@ -215,9 +214,13 @@ class FFTConv:
         per_worker = -(-self.items // (workers * max(1, blocks)))
         return -(-self.items // (workers * per_worker)), per_worker
 
-    def _prepare(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> Callable[..., None]:
+    def _launch(self, key: tuple[int, int, bool, bool]) -> Callable[..., None]:
+        """The launch for a GPU, the low bits of the addresses, and the gates; made at first use."""
         from kernels_numba import launch
 
+        if key in self._launches:
+            return self._launches[key]
+        index, low_bits, pregate, postgate = key
         spec = self.spec(low_bits, pregate=pregate, postgate=postgate, where=device(index))
         loaded = launch.load(self.family, spec, index)
         sm_count = device(index).sm_count or 1
@@ -228,6 +231,7 @@ class FFTConv:
         scalars = (self.items, per_worker, self.pairs, *self.shape)
         run = loaded.launcher(grid, ("u", "pregate", "postgate", *pointers, "y", *scalars))
         self._keep.append(constants)  # the launch knows only their addresses
+        self._launches[key] = run
         return run
 
     def _run_on_host(self, adapter: Adapter, u: Any, pregate: Any, postgate: Any, out: Any) -> None:
@@ -250,7 +254,7 @@ class FFTConv:
         there = [None if x is None else DeviceBuffer.of(x, index) for x in host]
         result = DeviceBuffer(index, self.shape, HALF_TYPES[self.spectrum.dtype])
         at_u, at_pre, at_post = (0 if x is None else x.pointer for x in there)
-        launch = self._prepare(index, 0, pregate is not None, postgate is not None)
+        launch = self._launch((index, 0, pregate is not None, postgate is not None))
         launch(0, at_u, at_pre, at_post, result.pointer)
         _write(out, adapter_of(out, "out"), result.host())
 

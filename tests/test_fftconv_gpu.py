@@ -353,6 +353,16 @@ def test_arrays_in_two_places(prepared: tuple, torch: Any) -> None:
             convolve(inputs[0], **{name: x})
 
 
+def test_gradients_are_not_dropped_silently(prepared: tuple, torch: Any) -> None:
+    convolve, inputs, expected = prepared
+    x = to_torch(inputs[0]).requires_grad_()
+    with pytest.raises(TypeError, match=r"^u: the tensor requires a gradient.*no_grad"):
+        convolve(x)
+    with torch.no_grad():
+        assert same_bits(to_numpy(convolve(x)), expected[0])
+    assert same_bits(to_numpy(convolve(x.detach())), expected[0])
+
+
 def test_views_that_are_not_contiguous(prepared: tuple, torch: Any) -> None:
     convolve, inputs, _ = prepared
     x = to_torch(inputs[0])
