@@ -132,7 +132,7 @@ def plans(
 ) -> list[Plan]:
     """Candidate plans: factors that are multiples of 16 where the order has such lists, else any; what kernels run.
 
-    ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or kernels run nothing else, also one
+    ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or no pair's kernel does, also one
     sequence as N/2 complex points.
     """
     if packing not in PACKINGS:
@@ -140,7 +140,11 @@ def plans(
     packings = {"auto": ["pair"], "any": ["pair", "half"]}.get(packing, [packing])
     if packing == "auto" and n % 2 == 0:
         run = {
-            pack: any(kernel_counts.factor_lists(points, order, pack) for order in orders)
+            pack: any(
+                _runs(Plan(n=n, factors=factors, packing=pack), capacity_bytes)
+                for order in orders
+                for factors in kernel_counts.factor_lists(points, order, pack)
+            )
             for pack, points in (("pair", n), ("half", n // 2))
         }
         if counting.COMPLEX_HALF_BYTES * n > capacity_bytes or (run["half"] and not run["pair"]):
@@ -163,6 +167,12 @@ def plans(
             f"choose a length that is a product of that many factors, such as {_longer(n, min(orders))}"
         )
     return out
+
+
+def _runs(plan: Plan, capacity_bytes: float) -> bool:
+    """Whether a kernel runs a plan on a GPU whose blocks can have so much shared memory."""
+    work = counting.for_plan(plan, 2, 1, dtype="fp16", variant="plain", capacity_bytes=capacity_bytes)
+    return bool(work.exact)
 
 
 def _longer(n: int, order: int) -> int:

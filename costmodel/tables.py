@@ -207,7 +207,9 @@ _CASE = ("variant", "B", "H", "N", "L")
 
 
 def _case_cells(row: Row) -> list[int | str]:
-    return [row.case_values[key] for key in _CASE]
+    """The case of a row under `_CASE`."""
+    case = row.case_values
+    return [*(case[key] for key in _CASE[:3]), *(units.short(int(case[key])) for key in _CASE[3:])]
 
 
 def comparison(found: Comparison, form: str) -> str:

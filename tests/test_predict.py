@@ -12,7 +12,7 @@ import costmodel
 from costmodel import block_counts, fftconv, fit, gpus, kernel_counts, timing, units
 from costmodel import counts as counting
 from costmodel.counts import Counts, analytic
-from kernels_numba.families import DEFAULT_FACTORS, FAMILIES
+from kernels_numba.families import DEFAULT_FACTORS, FAMILIES, default_plans
 from monarch import Plan, plan
 
 H200 = costmodel.load_gpu("h200-sxm")
@@ -281,8 +281,9 @@ def test_every_term_has_the_right_magnitude():
 @pytest.mark.parametrize(
     ("factors", "variant", "measured_us"),
     [
-        *(((32, 32), "plain", 57.6), ((32, 32), "gated", 103.4), ((16, 16, 16), "plain", 302.6)),
-        *(((32, 16, 16), "plain", 826.8), ((16, 32, 32), "plain", 1864.8), ((32, 32, 32), "gated", 8116.9)),
+        *(((32, 32), "plain", 57.3), ((32, 32), "gated", 104.3), ((16, 16, 16), "plain", 302.6)),
+        *(((48, 16), "plain", 45.6), ((8, 16, 16), "plain", 155.6), ((32, 16, 16), "plain", 826.8)),
+        *(((16, 32, 32), "plain", 1845.9), ((48, 16, 32), "plain", 3135.3), ((32, 32, 32), "gated", 7337.4)),
     ],
 )
 def test_kernels_lie_near_their_intervals(factors, variant, measured_us):
@@ -398,6 +399,15 @@ def test_half_packing_is_offered_where_a_pair_does_not_fit():
         "pair",
         "half",
     }
+
+
+def test_half_packing_is_offered_where_no_pairs_kernel_fits_the_gpu():
+    """A pair of 32768 points fits on an A100's SM, but not with what its kernel keeps beside it."""
+    known = default_plans(int(costmodel.load_gpu("a100-sxm-40gb").spec["shared_memory_per_block_bytes"]))
+    assert known[32768].packing == "half"
+    for n, plan in known.items():
+        best = costmodel.predict(n, gpu="a100-sxm-40gb").best_with_kernel
+        assert best is not None and best.plan.packing == plan.packing, n
 
 
 def test_plans_with_a_kernel_are_marked_and_always_shown():
