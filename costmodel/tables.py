@@ -287,4 +287,10 @@ def verdict(found: Comparison) -> str:
             )
     if len(lines) == 1:
         lines.append("No decision has two measured choices, so there is no regret to report.")
+    else:
+        lines += [
+            f"Decision {kind} ({_DECISIONS[kind]}): no case was measured with two."
+            for kind in ("order", "tile")
+            if not s["decisions"][kind]["cases"]
+        ]
     return "\n".join(lines)
