@@ -6,12 +6,13 @@ bfloat16) and integers too, and the result is float64, or complex128 if any inpu
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["check_shapes", "widen", "widen_gate"]
+__all__ = ["check_shapes", "finite", "whole", "widen", "widen_gate", "widen_real"]
 
 Widened = NDArray[Any]  # float64 or complex128
 
@@ -56,3 +57,33 @@ def widen_gate(gate: ArrayLike | None, name: str, u: Widened) -> Widened | None:
     if wide.shape != u.shape:
         raise ValueError(f"{name} must have the shape of u, {u.shape}; got {wide.shape}. Broadcast it first.")
     return wide
+
+
+def widen_real(x: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Return real ``x`` as float64 with the same values, or raise TypeError."""
+    wide = widen(x, name)
+    if np.iscomplexobj(wide):
+        raise TypeError(f"{name} must be real; got {np.asarray(x).dtype}. Pass its real part.")
+    return wide
+
+
+def finite(value: object, name: str, meaning: str) -> float:
+    """Return a finite real number as a float, or raise."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"{name} must be a real number ({meaning}); got {value!r} of type {type(value).__name__}."
+        )
+    if not np.isfinite(float(value)):
+        raise ValueError(f"{name} must be finite ({meaning}); got {value!r}.")
+    return float(value)
+
+
+def whole(value: object, name: str, meaning: str) -> int:
+    """Return a positive integer as an int, or raise."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"{name} must be an integer ({meaning}); got {value!r} of type {type(value).__name__}."
+        )
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1 ({meaning}); got {value!r}.")
+    return int(value)
