@@ -5,16 +5,31 @@
 array([1., 3., 5.])
 """
 
-from .accuracy import RelativeError, check_close, fft32_bound, fftconv_bound, relative_error, unit_roundoff
+from .accuracy import (
+    RelativeError,
+    check_close,
+    fft32_bound,
+    fftconv_bound,
+    relative_error,
+    softmax_shift_bound,
+    unit_roundoff,
+)
+from .attention import attention_flags, decode_attention
 from .fftconv import direct_fftconv, fftconv
+from .softmax import overflow_flags, softmax
 
 __all__ = [
     "RelativeError",
+    "attention_flags",
     "check_close",
+    "decode_attention",
     "direct_fftconv",
     "fft32_bound",
     "fftconv",
     "fftconv_bound",
+    "overflow_flags",
     "relative_error",
+    "softmax",
+    "softmax_shift_bound",
     "unit_roundoff",
 ]
