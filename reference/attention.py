@@ -114,14 +114,15 @@ def _rows(
     if queries.ndim != 4 or 0 in queries.shape[1:]:
         raise ValueError(f"q must be [B, T, Hq, D] with T, Hq and D at least 1; got shape {queries.shape}.")
     caches = open_caches(queries, k_cache, v_cache, seqlens, block_table)
-    tokens, size = queries.shape[1], queries.shape[3]
+    batch, tokens, heads, size = queries.shape
+    kv = caches.keys.shape[2]
     factor = 1 / math.sqrt(size) if scale is None else finite(scale, "scale", "of the logits")
     cap = None if softcap is None else finite(softcap, "softcap", "largest size of a logit; None for no cap")
     if cap is not None and cap <= 0:
         raise ValueError(f"softcap must be positive, or None for no cap; got {softcap!r}.")
 
     def generate() -> Iterator[tuple[int, int, Array, Array]]:
-        for b, group in enumerate(queries.reshape(len(queries), tokens, caches.keys.shape[2], -1, size)):
+        for b, group in enumerate(queries.reshape(batch, tokens, kv, heads // kv, size)):
             keys, values = caches.sequence(b)
             for t in range(tokens):
                 seen = max(len(keys) - tokens + t + 1, 0)
