@@ -5,6 +5,7 @@
 array([1., 3., 5.])
 """
 
+from ._spectra import Conv2dSpectrum
 from .accuracy import (
     RelativeError,
     check_close,
@@ -15,13 +16,21 @@ from .accuracy import (
     unit_roundoff,
 )
 from .attention import attention_flags, decode_attention
+from .conv2d import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from .conv2d_fft import Conv2dTransforms, conv2d_transforms
 from .fftconv import direct_fftconv, fftconv
 from .softmax import overflow_flags, softmax
 
 __all__ = [
+    "Conv2dSpectrum",
+    "Conv2dTransforms",
     "RelativeError",
     "attention_flags",
     "check_close",
+    "conv2d",
+    "conv2d_input_gradient",
+    "conv2d_transforms",
+    "conv2d_weight_gradient",
     "decode_attention",
     "direct_fftconv",
     "fft32_bound",
