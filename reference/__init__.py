@@ -19,6 +19,7 @@ from .attention import attention_flags, decode_attention
 from .conv2d import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from .conv2d_fft import Conv2dTransforms, conv2d_transforms
 from .fftconv import direct_fftconv, fftconv
+from .linear import check_linear, linear, linear_bound
 from .softmax import overflow_flags, softmax
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "RelativeError",
     "attention_flags",
     "check_close",
+    "check_linear",
     "conv2d",
     "conv2d_input_gradient",
     "conv2d_transforms",
@@ -36,6 +38,8 @@ __all__ = [
     "fft32_bound",
     "fftconv",
     "fftconv_bound",
+    "linear",
+    "linear_bound",
     "overflow_flags",
     "relative_error",
     "softmax",
