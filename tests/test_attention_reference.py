@@ -131,6 +131,14 @@ def test_a_wrong_length_is_rejected() -> None:
 # ---- laws ----
 
 
+def test_splits_are_taken() -> None:
+    """They change nothing but the rounding; and that they do."""
+    p = problem(room=200)._replace(seqlens=[200, 150])
+    for variant in ("async", "sync"):
+        one, many = (attend(p, variant, splits=splits, bounds=(-200, 200)) for splits in (1, 7))
+        assert same(one, many) and not np.array_equal(one, many)
+
+
 @given(problems(), st.integers(1, 40), st.integers(1, 40))
 def test_any_split_is_the_whole(p: Problem, one: int, other: int) -> None:
     for variant in VARIANTS:
