@@ -6,6 +6,7 @@ their type; each library has one adapter. Outputs are made by the library of the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ DTYPE_NAMES = {
 }
 
 
-class Adapter:
+class Adapter(ABC):
     """How one library's arrays are looked at. ``index`` is the GPU, None for host memory."""
 
     library = "array"
@@ -32,12 +33,13 @@ class Adapter:
         name = str(x.dtype).rsplit(".", 1)[-1]
         return DTYPE_NAMES.get(name, name)
 
+    @abstractmethod
     def contiguous(self, x: Any) -> bool:
         """Row-major without gaps."""
-        raise NotImplementedError
 
-    def refuse(self, x: Any, name: str) -> None:
-        """Raise for an array that the library would expect more of than a kernel does."""
+    def objection(self, x: Any) -> str | None:
+        """Why an array may not be used, when its library would expect more of the result than a kernel gives."""
+        return None
 
     def reader(self, example: Any) -> Callable[[Any], int]:
         """A quick check that another array of this type is like ``example``: its address, or 0 if it is not.
@@ -53,9 +55,9 @@ class Adapter:
 
         return read
 
+    @abstractmethod
     def pointer(self, x: Any) -> int:
         """Address of the first element."""
-        raise NotImplementedError
 
     def index(self, x: Any) -> int | None:
         """The GPU that holds the array, None for host memory."""
@@ -65,13 +67,13 @@ class Adapter:
         """Handle of the library's current stream on GPU ``index``."""
         return 0
 
+    @abstractmethod
     def empty_like(self, x: Any) -> Any:
         """An uninitialised array of the same kind, shape and dtype."""
-        raise NotImplementedError
 
+    @abstractmethod
     def host(self, x: Any) -> NDArray:
         """The values as a NumPy array: a view for host memory, else a copy."""
-        raise NotImplementedError
 
 
 class NumpyAdapter(Adapter):
@@ -111,12 +113,13 @@ class TorchAdapter(Adapter):
     def index(self, x: Any) -> int | None:
         return x.get_device() if x.is_cuda else None
 
-    def refuse(self, x: Any, name: str) -> None:
-        if x.requires_grad and self.torch.is_grad_enabled():
-            raise TypeError(
-                f"{name}: the tensor requires a gradient, which these kernels do not record; call under "
-                "torch.no_grad(), or with .detach()"
-            )
+    def objection(self, x: Any) -> str | None:
+        if not (x.requires_grad and self.torch.is_grad_enabled()):
+            return None
+        return (
+            "the tensor requires a gradient, which these kernels do not record; call under torch.no_grad(), or with "
+            ".detach()"
+        )
 
     def reader(self, example: Any) -> Callable[[Any], int]:
         place, shape, dtype = example.get_device(), example.shape, example.dtype

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.block_spec import STRIP, Spec
-from kernels_numba.operands import factor, factor_scale, mirrored, rows_read
+from kernels_numba.operands import factor, factor_scale, mirrored, rows_read, twiddles
 from kernels_numba.tile import layout
 from monarch import Plan
 
@@ -91,13 +91,10 @@ def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool = 
     forward and inverse (complex).
     """
     at = _maps(n1, n2, n3)
-    q = n2 * n3
     natural = np.arange(n2)
     a, b, c = layout.a_index, layout.b_index, layout.c_index
-    w = np.exp(-2j * np.pi * (np.outer(at.k2, at.column_in) % q) / q)
-    forward = w * np.exp(1j * np.pi * at.column_in / n3)[None, :] / factor_scale(n2, 0.5, dtype)
-    w = np.exp(2j * np.pi * (np.outer(at.k2, at.column_out) % q) / q)
-    inverse = w * np.exp(-1j * np.pi * at.k2 / n2)[:, None] / factor_scale(n3, 0.5, dtype)
+    undone = factor_scale(n2, 0.5, dtype), factor_scale(n3, 0.5, dtype)
+    forward, inverse = twiddles(at.k2, (at.column_in, at.column_out), (n2, n3), undone)
     rows = max(16, n1)
     first = outer_factor(n1, np.arange(n1), at.k1, shift=0.0, dtype=dtype)[:, at.row_in]
     # Pairs of contracted slots: neighbours, or (half-length packing) a slot and its mirror.

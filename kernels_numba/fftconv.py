@@ -181,7 +181,9 @@ class FFTConv:
                 f"{name}: expected {self.spectrum.dtype} (as u and the prepared filter), got "
                 f"{adapter.dtype_name(x)}; convert it, nothing is converted silently"
             )
-        adapter.refuse(x, name)
+        objection = adapter.objection(x)
+        if objection:
+            raise TypeError(f"{name}: {objection}")
         if adapter.index(x) != index:
             mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
             raise ValueError(f"{name} is in {mine} and u in {theirs}; move them to one place")

@@ -63,3 +63,25 @@ def factor(
 ) -> NDArray:
     """A DFT factor [outputs, contracted] in cosine/sine form, scaled by :func:`factor_scale`."""
     return factor_scale(n, shift, dtype) * _entries(n, contracted, outputs, shift)
+
+
+def twiddles(
+    k: NDArray[np.intp],
+    columns: tuple[NDArray[np.intp], NDArray[np.intp]],
+    shape: tuple[int, int],
+    scales: tuple[float, float],
+) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+    """Twiddles between two stages, forward and inverse, with the half steps of the stages that follow absorbed.
+
+    Args:
+        k: by row slot, the frequency of the first stage.
+        columns: by column slot, the samples that the second stage contracts, and those its inverse makes.
+        shape: (rows, columns) of the two stages.
+        scales: of the factors whose scale the forward and the inverse twiddles undo.
+    """
+    rows, width = shape
+    n = rows * width
+    w = np.exp(-2j * np.pi * (np.outer(k, columns[0]) % n) / n)
+    forward = w * np.exp(1j * np.pi * columns[0] / width)[None, :] / scales[0]
+    w = np.exp(2j * np.pi * (np.outer(k, columns[1]) % n) / n)
+    return forward, w * np.exp(-1j * np.pi * k / rows)[:, None] / scales[1]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.operands import factor, factor_scale, mirrored, rows_read
+from kernels_numba.operands import factor, factor_scale, mirrored, rows_read, twiddles
 from kernels_numba.tile import layout
 from monarch import Plan
 
@@ -57,16 +57,9 @@ def _maps(n1: int, n2: int) -> _Maps:
 def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
     """The constant operands as the kernel reads them: F1, twiddle, F2, and the inverse F2, twiddle, F1."""
     at = _maps(n1, n2)
-    n = n1 * n2
     groups, tiles, k_tiles = n1 // 8, n2 // 8, n2 // 16
-    w = np.exp(-2j * np.pi * (np.outer(at.k1, at.column_in) % n) / n)
-    forward = w * np.exp(1j * np.pi * at.column_in / n2)[None, :] / factor_scale(n1, 0.0, dtype)
-    w = np.exp(2j * np.pi * (np.outer(at.k1, at.column_out) % n) / n)
-    inverse = (
-        w
-        * np.exp(-1j * np.pi * at.k1 / n1)[:, None]
-        / (factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype))
-    )
+    undone = factor_scale(n1, 0.0, dtype), factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype)
+    forward, inverse = twiddles(at.k1, (at.column_in, at.column_out), (n1, n2), undone)
     first = factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
     parts = [
         layout.pack_operand(first, layout.a_index(n1 // 16, rows_in // 16), dtype),
