@@ -16,9 +16,11 @@ import csv
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from kernels_numba import fused_warp
 from kernels_numba.families import DEFAULT_FACTORS, default_plan, family_of
 from monarch import Plan
 
@@ -46,21 +48,20 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     """(family, spec) of every kernel in the table.
 
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
-    causal one of the longest. Order 3: the default factor lists, and the same variants of the shortest.
+    causal one of the longest. Order 3: the default plans in both formats, and the same variants of the shortest.
     """
-    for n1 in (16, 32):
-        for n2 in (16, 32):
-            for dtype in ("fp16", "bf16"):
-                yield _kernel(Plan(n1 * n2, (n1, n2)), dtype)
+    for factors in fused_warp.FACTORS:
+        for dtype in ("fp16", "bf16"):
+            yield _kernel(Plan(prod(factors), factors), dtype)
     for n1 in (16, 32):
         yield _kernel(Plan(n1 * n1, (n1, n1)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(1024, (32, 32), signal=512, wanted=512), "fp16")
     for n, factors in DEFAULT_FACTORS.items():
         if len(factors) > 2:
-            yield _kernel(default_plan(n), "fp16")
+            for dtype in ("fp16", "bf16"):
+                yield _kernel(default_plan(n), dtype)
     shortest = min(n for n, factors in DEFAULT_FACTORS.items() if len(factors) > 2)
     plan = Plan(shortest, DEFAULT_FACTORS[shortest])
-    yield _kernel(plan, "bf16")
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
 
