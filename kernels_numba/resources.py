@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels_numba import fused_warp
-from kernels_numba.families import DEFAULT_FACTORS, default_plan, family_of
+from kernels_numba.families import default_plans, family_of
 from monarch import Plan
 
 TABLE = Path(__file__).with_name("resources.csv")
@@ -56,12 +56,12 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     for n1 in (16, 32):
         yield _kernel(Plan(n1 * n1, (n1, n1)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(1024, (32, 32), signal=512, wanted=512), "fp16")
-    for n, factors in DEFAULT_FACTORS.items():
-        if len(factors) > 2:
+    for plan in default_plans().values():
+        if plan.order > 2:
             for dtype in ("fp16", "bf16"):
-                yield _kernel(default_plan(n), dtype)
-    shortest = min(n for n, factors in DEFAULT_FACTORS.items() if len(factors) > 2)
-    plan = Plan(shortest, DEFAULT_FACTORS[shortest])
+                yield _kernel(plan, dtype)
+    shortest = min(n for n, plan in default_plans().items() if plan.order > 2)
+    plan = default_plans()[shortest]
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
 
