@@ -29,8 +29,8 @@ demo: $(READY) ## predict the best plan for N = 256..4M and set it beside the me
 test: $(READY) ## every test that needs no GPU (and the GPU ones where there is a GPU)
 	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup --hypothesis-profile=ci
 
-test-gpu: $(READY) ## the tests that need a GPU, with many more examples; fails without a GPU
-	@$(BIN)/python -m pytest tests -m gpu --require-gpu --hypothesis-profile=nightly
+test-gpu: $(READY) ## the tests that need a GPU (it compiles hundreds of kernels: minutes); fails without a GPU
+	@$(BIN)/python -m pytest tests -m gpu --require-gpu --hypothesis-profile=ci
 
 measure: $(READY) ## time the kernels on this machine's GPU and write the measurement files
 	@$(BIN)/python -m costmodel measure

@@ -4,7 +4,7 @@ Hypothesis profiles:
 
 * ``dev`` (the default): random examples, failures remembered in ``.hypothesis``;
 * ``ci`` (``make test``): at least as many examples, the same ones on every run;
-* ``nightly`` (``make test-gpu``): many random examples.
+* ``nightly`` (``pytest --hypothesis-profile=nightly``): many random examples.
 
 No profile has a deadline: the first call of a kernel compiles it, and test processes share cores.
 """
