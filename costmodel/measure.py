@@ -274,15 +274,12 @@ def _measure(case: Case, provider: _Provider, torch: Any, stamp: tuple[str, str]
         if not found <= provider.bound:  # true for NaN as well
             raise MeasurementError(
                 f"{provider.name} {case.name} {case.dtype}: error {found:.3g}, bound {provider.bound:.3g}; "
-                "nothing written"
+                "its row is not written"
             )
         error = max(error, found)
     times = time_calls([call for call, _ in prepared], torch)
-    low, middle, high = (
-        statistics.quantiles(times, n=10)[1],
-        statistics.median(times),
-        statistics.quantiles(times, n=10)[7],
-    )
+    deciles = statistics.quantiles(times, n=10)
+    low, middle, high = deciles[1], statistics.median(times), deciles[7]
     note = f"{provider.note}; {sets} input set{'s' if sets > 1 else ''}"
     row = Row(
         "fftconv",

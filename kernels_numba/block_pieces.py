@@ -59,30 +59,6 @@ def first_exchange_reads(spec: Spec) -> Any:
     )
 
 
-def columns_to_a(n2: int, n3: int) -> tuple[int, ...]:
-    """Registers of a packed complex [n2, n3] as an A operand whose columns are contracted next."""
-    inner, column_tiles = n2 * n3 // 64, n3 // 8
-    return tuple(
-        part * inner + (2 * m + (r & 1)) * column_tiles + 2 * k + (r >> 1)
-        for part in range(2)
-        for m in range(n2 // 16)
-        for k in range(n3 // 16)
-        for r in range(4)
-    )
-
-
-def rows_of_tile_to_b(n2: int, n3: int) -> tuple[int, ...]:
-    """Blocks of a packed complex [n2, n3] that, transposed, are a B operand whose rows are contracted next."""
-    inner, column_tiles = n2 * n3 // 64, n3 // 8
-    return tuple(
-        part * inner + (2 * k + r) * column_tiles + j
-        for part in range(2)
-        for k in range(n2 // 16)
-        for j in range(column_tiles)
-        for r in range(2)
-    )
-
-
 def second_exchange_reads(spec: Spec) -> Any:
     """A strip as B operand: for a pair of k1 (a register), four columns of one part.
 

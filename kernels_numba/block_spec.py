@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan
 
 FIRST_FACTORS = (8, 16, 32, 48)
 INNER_FACTORS = (16, 32)
 STRIP = 32
-DEFAULT_SHARED_LIMIT = 227 * 1024
 STRIP_WORDS = 72
 """Words of one strip in the second exchange: 32 columns, two parts, and padding against bank conflicts."""
 
@@ -54,8 +54,6 @@ class Spec:
     """Outputs are multiplied by their channel's scale."""
     warps: int = 8
     ring: int = 2
-    separate: bool = False
-    """The second exchange has its own memory, which saves a barrier."""
     tables_shared: bool = False
     """The outer twiddles are kept in shared memory, not read through the caches."""
     half: bool = False
@@ -168,9 +166,10 @@ class Spec:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        exchange = self.exchange_words * (2 if self.separate else 1)
         tables = self.table_words if self.tables_shared else 0
-        return 4 * (self.factor_words + tables + exchange + self.warps * self.ring * self.stage_words)
+        return 4 * (
+            self.factor_words + tables + self.exchange_words + self.warps * self.ring * self.stage_words
+        )
 
 
 def make_spec(
@@ -182,7 +181,7 @@ def make_spec(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
-    shared_limit: int = DEFAULT_SHARED_LIMIT,
+    shared_limit: int = LARGEST_SHARED_BYTES,
     **choices: Any,
 ) -> Spec:
     """The kernel for a plan, with as many warps as fit into ``shared_limit`` bytes of shared memory a block.
@@ -196,9 +195,8 @@ def make_spec(
         )
     n1, n2, n3 = plan.factors
     _, warps, ring, in_shared = TUNED[n1, n2, n3]
-    if (
-        pregate or postgate
-    ):  # gates take shared memory and registers; more blocks are worth more than the rest
+    if pregate or postgate:
+        # Gates take shared memory and registers; more blocks are worth more than the rest.
         warps, ring, in_shared = min(warps, 4), 1, False
     choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n

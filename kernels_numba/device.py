@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
+LARGEST_SHARED_BYTES = 227 * 1024
+"""Shared memory that a block can have on the GPUs with the most of it (H100, H200, B200)."""
+
 
 @dataclass(frozen=True)
 class Device:

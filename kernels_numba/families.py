@@ -13,6 +13,7 @@ from math import prod
 from types import ModuleType
 
 from kernels_numba import fused_block, fused_warp
+from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
 FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
@@ -35,10 +36,6 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
 }
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the
 length mean half-length packing."""
-
-
-LARGEST_SHARED_BYTES = 227 * 1024
-"""Shared memory that a block can have on the GPUs with the most of it (H100, H200, B200)."""
 
 
 def shared_bytes(plan: Plan) -> int:

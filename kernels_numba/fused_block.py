@@ -26,19 +26,18 @@ from typing import Any
 from kernels_numba.block_operands import operand_key, operands
 from kernels_numba.block_operands import spectrum_of_plan as spectrum_layout
 from kernels_numba.block_pieces import (
-    columns_to_a,
     copy_pieces,
     first_exchange_pieces,
     first_exchange_reads,
     mirror_registers,
     output_pieces,
-    rows_of_tile_to_b,
     rows_to_b,
     second_exchange_pieces,
     second_exchange_reads,
     woven,
 )
 from kernels_numba.block_spec import FACTORS, PACKINGS, STRIP, STRIP_WORDS, Spec, make_spec, min_blocks
+from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -49,7 +48,7 @@ def build(tile: Any, spec: Spec) -> Any:
     """
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
-    gated_in, gated_out, separate, in_shared = spec.pregate, spec.postgate, spec.separate, spec.tables_shared
+    gated_in, gated_out, in_shared = spec.pregate, spec.postgate, spec.tables_shared
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
@@ -76,8 +75,7 @@ def build(tile: Any, spec: Spec) -> Any:
     at_tables = total
     table_rounds = spec.table_words // 128 if in_shared else 0
     at_exchange = at_tables + (spec.table_words if in_shared else 0)
-    at_second = at_exchange + (spec.exchange_words if separate else 0)
-    at_stage = at_second + spec.exchange_words
+    at_stage = at_exchange + spec.exchange_words
     es, eb, es2, shift2 = spec.row_words, spec.row_pair_words, spec.pair_words, spec.second_shift
     slot_words = es2 if spec.half else es  # from the k1 of a slot to the next slot's
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
@@ -176,10 +174,10 @@ def build(tile: Any, spec: Spec) -> Any:
         output = small(g - part * lanes)
         first_put = small(at_exchange + output * slot_words + part * (n2 // (2 * fold) * eb) + 8 * t)
         first_get = small(at_exchange + t * eb + 4 * g)
-        second_get = small(at_second + t * (es2 + shift2) + 4 * g)
+        second_get = small(at_exchange + t * (es2 + shift2) + 4 * g)
         odd = small(t & 1)
-        plus = small(at_second + 4 * odd + 2 * (t >> 1))
-        minus = small(at_second + 4 * (1 - odd) + 2 - 2 * (t >> 1))
+        plus = small(at_exchange + 4 * odd + 2 * (t >> 1))
+        minus = small(at_exchange + 4 * (1 - odd) + 2 - 2 * (t >> 1))
         if n3 == 16:
             up = small((g >> 1) * STRIP_WORDS + 16 * (g & 1))
             down = small(((7 - g) >> 1) * STRIP_WORDS + 16 * ((7 - g) & 1))
@@ -413,8 +411,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 store_real(y, base, length, o_up, o_down, o, o, z4)
                 store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
                 strip = small(strip + 1)
-            if not separate:
-                barrier()
+            barrier()
             p = small(p + 1)
             if p == pairs:
                 p = small(0)

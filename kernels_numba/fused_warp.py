@@ -28,6 +28,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 from kernels_numba.warp_operands import operand_key, operands
 from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
 from monarch import Plan
@@ -111,7 +113,7 @@ def make_spec(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
-    shared_limit: int = 227 * 1024,
+    shared_limit: int = LARGEST_SHARED_BYTES,
     warps: int = 4,
 ) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
@@ -217,24 +219,7 @@ def build(tile: Any, spec: Spec) -> Any:
             for r in range(2)
         )
     )
-    to_a = tile.select(
-        tuple(
-            part * packed + (2 * m + (r & 1)) * column_tiles + 2 * k + (r >> 1)
-            for part in range(2)
-            for m in range(row_tiles)
-            for k in range(k2_tiles)
-            for r in range(4)
-        )
-    )
-    transpose = tile.transpose(
-        tuple(
-            part * packed + (2 * k + r) * column_tiles + j
-            for part in range(2)
-            for k in range(k1_tiles)
-            for j in range(column_tiles)
-            for r in range(2)
-        )
-    )
+    to_a, transpose = tile.select(columns_to_a(n1, n2)), tile.transpose(rows_of_tile_to_b(n1, n2))
     # The mirrored columns run backwards: their halves swap while rounding, their registers are stored
     # backwards.
     pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))

@@ -1,4 +1,4 @@
-"""What the constant operands of all fused convolutions share: DFT factors in cosine/sine form, and slot maps.
+"""What the operands of all fused convolutions share: DFT factors in cosine/sine form, slot maps, register orders.
 
 A kernel's index may run in any order if the constants follow: a contraction index permuted on both operands
 changes nothing, and an output index permuted reappears, permuted, in the next constant. So maps choose what is
@@ -85,3 +85,28 @@ def twiddles(
     forward = w * np.exp(1j * np.pi * columns[0] / width)[None, :] / scales[0]
     w = np.exp(2j * np.pi * (np.outer(k, columns[1]) % n) / n)
     return forward, w * np.exp(-1j * np.pi * k / rows)[:, None] / scales[1]
+
+
+# ---- results of one stage as an operand of the next --------------------------------------------------------
+def columns_to_a(rows: int, columns: int) -> tuple[int, ...]:
+    """Registers of a packed complex [rows, columns] as an A operand whose columns are contracted next."""
+    packed, column_tiles = rows * columns // 64, columns // 8
+    return tuple(
+        part * packed + (2 * m + (r & 1)) * column_tiles + 2 * k + (r >> 1)
+        for part in range(2)
+        for m in range(rows // 16)
+        for k in range(columns // 16)
+        for r in range(4)
+    )
+
+
+def rows_of_tile_to_b(rows: int, columns: int) -> tuple[int, ...]:
+    """Blocks of a packed complex [rows, columns] that, transposed, are a B operand whose rows are contracted next."""
+    packed, column_tiles = rows * columns // 64, columns // 8
+    return tuple(
+        part * packed + (2 * k + r) * column_tiles + j
+        for part in range(2)
+        for k in range(rows // 16)
+        for j in range(column_tiles)
+        for r in range(2)
+    )

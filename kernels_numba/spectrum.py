@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.arrays import adapter_of
-from kernels_numba.device import Device, device
-from kernels_numba.families import DEFAULT_FACTORS, LARGEST_SHARED_BYTES, default_plans, family_of
+from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
+from kernels_numba.families import DEFAULT_FACTORS, default_plans, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
