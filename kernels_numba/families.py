@@ -3,7 +3,8 @@
 A family is a module with ``FACTORS`` and ``PACKINGS`` (the plans it runs), ``make_spec`` (plan to compiled-in
 choices), ``build`` (the kernel function), ``SIGNATURE``, ``min_blocks``, ``workers`` (who takes items),
 ``operand_key`` and ``operands`` (its constant buffers, and what they depend on) and ``spectrum_layout`` (the filter's
-order). A new kernel is a new family; nothing else changes.
+order). One whose instructions only one compute capability has says so as ``CAPABILITY``. A new kernel is a new family;
+nothing else changes.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import fused_block, fused_warp
+from kernels_numba import fused_block, fused_group, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
-FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
+FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block)
+
+HOPPER = (9, 0)
 
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),
@@ -37,6 +40,9 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the
 length mean half-length packing."""
 
+HALVED_FACTORS: dict[int, tuple[int, ...]] = {2048: (64, 32), 4096: (64, 64)}
+"""The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
+
 
 def shared_bytes(plan: Plan) -> int:
     """The least shared memory a block that the plan's kernel can run with."""
@@ -44,35 +50,49 @@ def shared_bytes(plan: Plan) -> int:
 
 
 @cache
-def default_plans(limit: int = LARGEST_SHARED_BYTES) -> dict[int, Plan]:
-    """By transform length, the plans for a GPU whose blocks can have ``limit`` bytes of shared memory.
+def default_plans(
+    limit: int = LARGEST_SHARED_BYTES, capability: tuple[int, int] = HOPPER, *, halved: bool = False
+) -> dict[int, Plan]:
+    """By transform length, the plans for a GPU of a compute capability.
 
+    Its blocks can have ``limit`` bytes of shared memory. ``halved``: for at most half a length of samples in and out.
     Where a pair of sequences does not fit, one sequence may, with half-length packing; other lengths are left out.
     """
     found = {}
     for n, factors in DEFAULT_FACTORS.items():
+        lists = [HALVED_FACTORS[n], factors] if halved and n in HALVED_FACTORS else [factors]
+        candidates = [Plan(n, f) for f in lists if prod(f) == n]
         shorter = DEFAULT_FACTORS.get(n // 2, ())
-        candidates = [Plan(n, factors)] if prod(factors) == n else []
         candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
         for plan in candidates:
-            runs = plan.factors in FAMILIES[plan.order].PACKINGS.get(plan.packing, ())
-            if runs and shared_bytes(plan) <= limit:
+            family = _find(plan)
+            if family and runs_on(family, capability) and shared_bytes(plan) <= limit:
                 found[n] = plan
                 break
     return found
 
 
 def default_plan(n: int) -> Plan:
-    """The plan for a transform length of `DEFAULT_FACTORS`, on a GPU with the most shared memory."""
+    """The plan for a transform length of `DEFAULT_FACTORS`, on an H100 or H200."""
     return default_plans()[n]
+
+
+def runs_on(family: ModuleType, capability: tuple[int, int]) -> bool:
+    """Whether GPUs of a compute capability have a family's instructions."""
+    needed = getattr(family, "CAPABILITY", None)
+    return needed is None or needed == capability
+
+
+def _find(plan: Plan) -> ModuleType | None:
+    return next((f for f in FAMILIES if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
 
 
 def family_of(plan: Plan) -> ModuleType:
     """The family that runs a plan. Raises ``ValueError`` when there is none, saying what there is."""
-    family = FAMILIES.get(plan.order)
-    if family is None or plan.factors not in family.PACKINGS.get(plan.packing, ()):
+    family = _find(plan)
+    if family is None:
         accepted: dict[str, list[str]] = {}
-        for each in FAMILIES.values():
+        for each in FAMILIES:
             for packing, factors in each.PACKINGS.items():
                 accepted.setdefault(packing, []).extend(map(format_factors, factors))
         listed = "; ".join(
