@@ -20,7 +20,7 @@ def copy_pieces(spec: Spec) -> Any:
         row, column = divmod(start, width)
         place = row & 3 if spec.half else (row >> 1) & 1
         # Half a row, with copies of one element: 16 points, so the strip's other n2.
-        within = column // 32 * spec.n3 * 2 if spec.half else 0
+        within = column // 32 * spec.row_stride * 2 if spec.half else 0
         pieces.append((place, width * row + column, spec.unit * row_offset(spec, row) + within))
     return tuple(pieces)
 
@@ -161,9 +161,9 @@ def rows_to_b(spec: Spec, part: int) -> Any:
     )
 
 
-def mirror_registers(spec: Spec) -> tuple[int, ...]:
-    """Registers of (N2 - 1 - k2, N3 - 1 - k3) for those of (k2, k3): the other halves of row groups and tiles."""
-    groups, tiles = spec.n2 // 8, spec.n3 // 8
+def mirror_registers(rows: int, columns: int) -> tuple[int, ...]:
+    """Registers of a tile's mirrored rows and columns: the other halves of row groups and column tiles."""
+    groups, tiles = rows // 8, columns // 8
     inner = groups * tiles
     return tuple(
         part * inner + (y + groups // 2) % groups * tiles + (j + tiles // 2) % tiles

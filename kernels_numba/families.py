@@ -12,11 +12,11 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import fused_block, fused_warp
+from kernels_numba import fused_block, fused_deep, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
-FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
+FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block, 4: fused_deep}
 
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),

@@ -48,6 +48,8 @@ made outside the kernel                            called inside
 ``multiply_mirror(count)``                         ``multiply(x, a, m, b)``: x a + conj(m) b
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
+``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
+                                                   lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
 ================================================== ========================================================
 
