@@ -51,6 +51,11 @@ def columns_last(n4: int) -> NDArray[np.intp]:
     return 8 * (g // 2 % 2) + g % 2 + 2 * j
 
 
+def rotation(turns: NDArray[np.floating]) -> NDArray[np.complex128]:
+    """exp(2 pi i turns)."""
+    return np.exp(2j * np.pi * turns).astype(np.complex128)
+
+
 # ---- the stage of 8 points: a complex factor as a real matrix ----------------------------------------------
 def middle_factor(n1: int, n2: int, k1: int, *, inverse: bool, dtype: str) -> tuple[NDArray, float]:
     """The factor n2 -> k2 (or back) of one k1, with the twiddle w^(k1 n2), as a real matrix [2 N2, 2 N2]; its scale.
@@ -94,11 +99,11 @@ def constants(
     ]
     for strip in range(n3 // 2):
         row, column = columns_middle(n3, strip)
-        w = np.exp(-2j * np.pi * np.outer(np.arange(n2), row * n4 + column) / q)
-        parts.append(layout.pack_complex(w * np.exp(1j * np.pi * row / n3), c(n2 // 8, 4), dtype))
+        w = rotation(row / (2 * n3) - np.outer(np.arange(n2), row * n4 + column) / q)
+        parts.append(layout.pack_complex(w, c(n2 // 8, 4), dtype))
     for k2 in range(n2):
-        w = np.exp(2j * np.pi * k2 * (n3s[:, None] * n4 + split[None, :]) / q)
-        parts.append(layout.pack_complex(w / factor_scale(n3, 0.5, dtype), c(n3 // 8, n4 // 8), dtype))
+        w = rotation(k2 * np.add.outer(n3s * n4, split) / q) / factor_scale(n3, 0.5, dtype)
+        parts.append(layout.pack_complex(w, c(n3 // 8, n4 // 8), dtype))
     words = np.concatenate(parts)
     words.setflags(write=False)
     return words
@@ -118,15 +123,15 @@ def tables(n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False) -
     forward, back = (np.array([scale for _, scale in each]) for each in middle)
     rows, columns = layout.b_index(1, 4)
     outer, inverse = [], []
-    for n3_ in n3s:
-        m = n3_ * n4 + columns_of_four(n4)
-        w = np.exp(-2j * np.pi * np.outer(k1, m) / n) / (factor_scale(n1, 0.0, dtype) * forward[:, None])
+    for row in n3s * n4:
+        m = row + columns_of_four(n4)
+        w = rotation(-np.outer(k1, m) / n) / (factor_scale(n1, 0.0, dtype) * forward[:, None])
         outer.append(layout.pack_complex(w, layout.c_index(n1 // 8, n4 // 8), dtype))
-        m = n3_ * n4 + columns_last(n4)
-        w = np.exp(2j * np.pi * np.outer(k1, m) / n) * np.exp(-1j * np.pi * k1 / n1)[:, None]
+        m = row + columns_last(n4)
+        w = rotation(np.outer(k1, m) / n - k1[:, None] / (2 * n1))
         w = w / (factor_scale(n1, 0.5, dtype) * back[:, None])
-        words = [layout.to_words(part[rows, columns], dtype)[:, :16] for part in (w.real, w.imag)]
-        inverse.append(np.concatenate(words).reshape(4, 4, 16).transpose(0, 2, 1).reshape(-1))
+        b = [layout.to_words(part[rows, columns], dtype)[:, :16] for part in (w.real, w.imag)]
+        inverse.append(np.concatenate(b).reshape(4, 4, 16).transpose(0, 2, 1).reshape(-1))
     factors = [
         layout.pack_operand(matrix, layout.a_index(1, 1), dtype) for each in middle for matrix, _ in each
     ]
@@ -159,7 +164,7 @@ def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[
     positions = layout.lane_order_positions(n3 // 8, n4 // 8)
     inner = (k3 + n3 * k4)[positions]
     order = (mirrored(n1, self_paired=True)[slot] + n1 * k2)[:, None] + n1 * n2 * inner[None, :]
-    phase = np.exp(-1j * np.pi * (k4 + 0 * k3) / n4)[positions] / factor_scale(n4, 0.5, dtype)
+    phase = rotation(-(k4 + 0 * k3) / (2 * n4))[positions] / factor_scale(n4, 0.5, dtype)
     flat = order.reshape(-1), np.tile(phase, n1 * n2), n1 * n2
     if half:
         bins, weights, tiles = mirrored_weights(*flat)

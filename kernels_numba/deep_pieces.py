@@ -15,7 +15,11 @@ from kernels_numba.deep_spec import Spec
 def outer_writes(spec: Spec) -> Any:
     """Results of the outer stage: rows k1 of two groups; four registers (pairs over n2 of one n4) of both parts."""
     return tuple(
-        (0, 8 * y * spec.row_words + 4 * h, tuple(8 * part + 4 * y + 2 * h + j for j in range(2) for part in range(2)))
+        (
+            0,
+            8 * y * spec.row_words + 4 * h,
+            tuple(8 * part + 4 * y + 2 * h + j for j in range(2) for part in range(2)),
+        )
         for y in range(2)
         for h in range(2)
     )

@@ -161,9 +161,7 @@ def build(tile: Any, spec: Spec) -> Any:
             read_at = small(mine + t * 32 + ((4 * (g & 1) + ((g >> 1) ^ t)) << 2))
         else:
             read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
-        first_put = small(
-            at_exchange + g * es + (w & 1) * ts + 32 * my_strip + 8 * (t ^ (my_strip & 3))
-        )
+        first_put = small(at_exchange + g * es + (w & 1) * ts + 32 * my_strip + 8 * (t ^ (my_strip & 3)))
         middle_get = small(my_row + t * (2 * ts) + (g & 1) * ts)
         middle_put = small(my_row + g * ts)
         tile_get = small(at_exchange + 32 * t + 4 * (g ^ (2 * t)))
@@ -328,10 +326,16 @@ def build(tile: Any, spec: Spec) -> Any:
                         mirror0 = mirror(y1)
                         mirror1 = mirror(z1)
                     z2 = multiply_mirror(
-                        z1, load_inner(spectrum, from0, 128), mirror0, load_inner(spectrum, from0 + points, 128)
+                        z1,
+                        load_inner(spectrum, from0, 128),
+                        mirror0,
+                        load_inner(spectrum, from0 + points, 128),
                     )
                     y2 = multiply_mirror(
-                        y1, load_inner(spectrum, from1, 128), mirror1, load_inner(spectrum, from1 + points, 128)
+                        y1,
+                        load_inner(spectrum, from1, 128),
+                        mirror1,
+                        load_inner(spectrum, from1 + points, 128),
                     )
                 else:
                     k0 = load_inner(spectrum, from0, 128)

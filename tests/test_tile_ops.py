@@ -280,6 +280,18 @@ def expect_pair_halves(spec: Tiny, data: Data) -> NDArray:
     return written(np.array(rows))
 
 
+def expect_pair_halves_swapped(spec: Tiny, data: Data) -> NDArray:
+    bits = read(data.w, 0, 8)
+    halves_of = bits & 0xFFFF, (bits >> 16) & 0xFFFF  # low, high
+    rows = np.empty((len(PAIRS), 32), np.int64)
+    for lane in LANES:
+        swap = (lane >> 1 & 1) != (lane >> 3 & 1)
+        for row, (i, j, h) in enumerate(PAIRS):
+            half_words = halves_of[1 - h if swap else h]
+            rows[row, lane] = half_words[i, lane] | (half_words[j, lane] << 16)
+    return written(rows.astype(np.int32))
+
+
 def expect_transpose(spec: Tiny, data: Data) -> NDArray:
     fragment = read(data.w, 0, 8)
     rows = []

@@ -582,6 +582,20 @@ def pair_halves(tile: Any) -> Callable:
     return _elementwise(tile, 8, tile.pair_halves(PAIRS), len(PAIRS))
 
 
+@tiny("pair_halves_swapped")
+def pair_halves_swapped(tile: Any) -> Callable:
+    """Swapped in the lanes of which just one of the bits 2 and 8 is set."""
+    load, pair, put = tile.load_global(8, 4), tile.pair_halves_swapped(PAIRS), _put(tile, len(PAIRS))
+    lane, small = tile.lane, tile.small
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        swap = small(((l >> 1) ^ (l >> 3)) & 1)
+        put(out, 0, 0, 2 * l, 0, 0, 0, pair(load(w, 4 * l, 128), swap))
+
+    return kernel
+
+
 BLOCKS = (5, 0, 7, 2, 1)
 
 

@@ -33,7 +33,9 @@ class GpuSwaps:
                 for i, j, half in spec:
                     low, high = builder.extract_value(args[0], i), builder.extract_value(args[0], j)
                     words.append(
-                        asm(builder, I32, [low, high, selectors[half]], "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r")
+                        asm(
+                            builder, I32, [low, high, selectors[half]], "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r"
+                        )
                     )
                 return pack_tuple(context, builder, signature.return_type, words)
 
