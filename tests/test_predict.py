@@ -435,7 +435,7 @@ def test_the_model_knows_the_plans_that_kernels_run():
         known = {
             f
             for points in {math.prod(f) for family in FAMILIES.values() for f in family.FACTORS}
-            for p in (2, 3)
+            for p in FAMILIES
             for f in kernel_counts.factor_lists(points, p, packing)
         }
         assert known == {f for family in FAMILIES.values() for f in family.PACKINGS.get(packing, ())}
