@@ -131,7 +131,7 @@ def kernel_counts(
         return None
     if plan.order == 4:
         return deep_counts.kernel_counts(
-            plan, batch, channels, rows(plan), variant=variant, capacity_bytes=capacity_bytes
+            plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
         )
     make = _one_warp if plan.order == 2 else _block
     return make(plan, batch, channels, variant in GATED, capacity_bytes)

@@ -56,41 +56,58 @@ def rotation(turns: NDArray[np.floating]) -> NDArray[np.complex128]:
     return np.exp(2j * np.pi * turns).astype(np.complex128)
 
 
-# ---- the stage of 8 points: a complex factor as a real matrix ----------------------------------------------
+# ---- complex factors as real matrices ----------------------------------------------------------------------
+def as_real(matrix: NDArray, dtype: str) -> tuple[NDArray, float]:
+    """A complex matrix [m, n] as a real one [2 m, 2 n] of real, then imaginary parts, scaled to round well.
+
+    Returns it and its scale.
+    """
+    real = np.block([[matrix.real, -matrix.imag], [matrix.imag, matrix.real]])
+    scale = rounding_scale(real, dtype)
+    return scale * real, scale
+
+
+def outer_factor(n1: int, *, inverse: bool, dtype: str) -> tuple[NDArray, float]:
+    """The factor n1 -> k1 or back as a real matrix [2 N1, 2 N1], and its scale."""
+    k1 = mirrored(n1, self_paired=True)
+    if inverse:
+        return as_real(np.exp(2j * np.pi * np.outer(mirrored(n1), k1) / n1) / np.sqrt(n1), dtype)
+    return as_real(np.exp(-2j * np.pi * np.outer(k1, rows_read(n1)) / n1) / np.sqrt(n1), dtype)
+
+
 def middle_factor(n1: int, n2: int, k1: int, *, inverse: bool, dtype: str) -> tuple[NDArray, float]:
     """The factor n2 -> k2 (or back) of one k1, with the twiddle w^(k1 n2), as a real matrix [2 N2, 2 N2]; its scale.
 
-    [real; imaginary] parts of the outputs are [[C, -S], [S, C]] times those of the inputs.
+    A k1 of the transform of n2 is not whole: these are the frequencies k2 + k1 / N1.
     """
     n2s, k2s = np.arange(n2), np.arange(n2)
     angle = -2 * np.pi * (n1 * k2s[:, None] + k1) * n2s[None, :] / (n1 * n2)
     if inverse:
         angle = -angle.T
-    c, s = np.cos(angle) / np.sqrt(n2), np.sin(angle) / np.sqrt(n2)
-    matrix = np.block([[c, -s], [s, c]])
-    scale = rounding_scale(matrix, dtype)
-    return scale * matrix, scale
+    return as_real(np.exp(1j * angle) / np.sqrt(n2), dtype)
 
 
 @lru_cache(maxsize=16)
 def constants(
-    n1: int, n2: int, n3: int, n4: int, rows_in: int, dtype: str, half: bool = False
+    n1: int, n2: int, n3: int, n4: int, rows_in: int, rows_out: int, dtype: str
 ) -> NDArray[np.int32]:
     """Factors and twiddles that all warps share, in the order the kernel reads them.
 
-    F1, F1 inverse, F3 (both ways), F4, F4 inverse (real, half precision); the inner twiddles of k3 and n4, forward and
-    inverse; the middle twiddles of k2 and (n3, n4), forward by strips and inverse by k2 (complex).
+    F1, F1 inverse (of real and imaginary parts), F3 (both ways), F4, F4 inverse (half precision); the inner twiddles
+    of k3 and n4, forward and inverse; the middle twiddles of k2 and (n3, n4), forward by strips and inverse by k2.
     """
     a, b, c = layout.a_index, layout.b_index, layout.c_index
-    k1, paired, split, q = mirrored(n1, self_paired=True), columns_paired(n4), columns_split(n4), n2 * n3 * n4
+    paired, split, q = columns_paired(n4), columns_split(n4), n2 * n3 * n4
     k3, k4, n3s = mirrored(n3), mirrored(n4), mirrored(n3)
     undone = factor_scale(n3, 0.5, dtype), factor_scale(n4, 0.5, dtype)
     forward, inverse = twiddles(k3, (paired, split), (n3, n4), undone)
-    first = factor(n1, rows_read(n1), k1, shift=0.0, dtype=dtype)
-    last = factor(n1, k1, mirrored(n1), shift=0.5, dtype=dtype)
+    first, last = (outer_factor(n1, inverse=way, dtype=dtype)[0] for way in (False, True))
+    # Rows of zeros, and rows that nobody wants, are the last ones of both parts.
+    first = first.reshape(2 * n1, 2, n1)[..., :rows_in].reshape(2 * n1, 2 * rows_in)
+    last = last.reshape(2, n1, 2 * n1)[:, :rows_out].reshape(2 * rows_out, 2 * n1)
     parts = [
-        layout.pack_operand(first[:, :rows_in], a(n1 // 16, rows_in // 16), dtype),
-        layout.pack_operand(last, a(n1 // 16, n1 // 16), dtype),
+        layout.pack_operand(first, a(n1 // 8, rows_in // 8), dtype),
+        layout.pack_operand(last, a(rows_out // 8, n1 // 8), dtype),
         layout.pack_operand(factor(n3, n3s, k3, shift=0.5, dtype=dtype), a(n3 // 16, n3 // 16), dtype),
         layout.pack_operand(factor(n4, paired, k4, shift=0.5, dtype=dtype).T, b(n4 // 16, n4 // 8), dtype),
         layout.pack_operand(factor(n4, k4, split, shift=0.5, dtype=dtype).T, b(n4 // 16, n4 // 8), dtype),
@@ -121,15 +138,15 @@ def tables(n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False) -
     k1, n3s = mirrored(n1, self_paired=True), mirrored(n3)
     middle = [[middle_factor(n1, n2, k, inverse=way, dtype=dtype) for k in k1] for way in (False, True)]
     forward, back = (np.array([scale for _, scale in each]) for each in middle)
+    first, last = (outer_factor(n1, inverse=way, dtype=dtype)[1] for way in (False, True))
     rows, columns = layout.b_index(1, 4)
     outer, inverse = [], []
     for row in n3s * n4:
         m = row + columns_of_four(n4)
-        w = rotation(-np.outer(k1, m) / n) / (factor_scale(n1, 0.0, dtype) * forward[:, None])
+        w = rotation(-np.outer(k1, m) / n) / (first * forward[:, None])
         outer.append(layout.pack_complex(w, layout.c_index(n1 // 8, n4 // 8), dtype))
         m = row + columns_last(n4)
-        w = rotation(np.outer(k1, m) / n - k1[:, None] / (2 * n1))
-        w = w / (factor_scale(n1, 0.5, dtype) * back[:, None])
+        w = rotation(np.outer(k1, m) / n) / (last * back[:, None])
         b = [layout.to_words(part[rows, columns], dtype)[:, :16] for part in (w.real, w.imag)]
         inverse.append(np.concatenate(b).reshape(4, 4, 16).transpose(0, 2, 1).reshape(-1))
     factors = [
@@ -174,11 +191,11 @@ def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[
 
 def operand_key(spec: Spec) -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.n3, spec.n4, spec.rows_in, spec.dtype, spec.half)
+    return (spec.n1, spec.n2, spec.n3, spec.n4, spec.rows_in, spec.rows_out, spec.dtype, spec.half)
 
 
 def operands(
-    n1: int, n2: int, n3: int, n4: int, rows_in: int, dtype: str, half: bool
+    n1: int, n2: int, n3: int, n4: int, rows_in: int, rows_out: int, dtype: str, half: bool
 ) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments: what all warps share, then each warp's own."""
-    return constants(n1, n2, n3, n4, rows_in, dtype, half), tables(n1, n2, n3, n4, dtype, half)
+    return constants(n1, n2, n3, n4, rows_in, rows_out, dtype), tables(n1, n2, n3, n4, dtype, half)

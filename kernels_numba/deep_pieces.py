@@ -25,6 +25,34 @@ def outer_writes(spec: Spec) -> Any:
     )
 
 
+def rows_to_b(spec: Spec, part: int) -> Any:
+    """A lane's words of rows 4 e + t -> half of the registers of a B operand: two rows of one column each.
+
+    A word is two columns of one sequence; with half-length packing one column's real (part 0) and imaginary part. By
+    (column tile, r); with eight rows there is no r = 1.
+    """
+    chunk = 4 if spec.half else 2
+    return tuple(
+        (
+            (2 * r * chunk) + (j if spec.half else j // 2),
+            (2 * r + 1) * chunk + (j if spec.half else j // 2),
+            part if spec.half else j % 2,
+        )
+        for j in range(4)
+        for r in range(spec.rows_in // 8)
+    )
+
+
+def parts_to_b(spec: Spec) -> tuple[int, ...]:
+    """Registers (part, column tile, r) of [real parts; imaginary parts] in a B operand's order.
+
+    With eight rows the parts are the halves of one tile, else two tiles.
+    """
+    if spec.rows_in == 16:
+        return tuple(range(16))
+    return tuple(4 * part + j for j in range(4) for part in range(2))
+
+
 MIDDLE_READS = ((0, 0, (0, 1, 2, 3)), (0, 4, (4, 5, 6, 7)))
 """A strip as B operand of [real parts; imaginary parts]: registers (column tile, part) are pairs over n2."""
 

@@ -17,7 +17,10 @@ STRIP = 32
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything that is compiled into one kernel; ``ring`` is how many strips are copied ahead of the work."""
+    """Everything that is compiled into one kernel; ``ring`` is how many strips are copied ahead of the work.
+
+    ``rows_in`` and ``rows_out``: rows of the input that are not zero, of the output that are wanted: all or half.
+    """
 
     n1: int
     n2: int
@@ -32,7 +35,7 @@ class Spec:
     postgate: bool = False
     scaled: bool = False
     """Outputs are multiplied by their channel's scale."""
-    ring: int = 2
+    ring: int = 4
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
 
@@ -112,8 +115,8 @@ class Spec:
 
     @property
     def factor_words(self) -> int:
-        """DFT factors (real, half precision), inner and middle twiddles (complex)."""
-        outer, inner = self.n1 * self.rows_in + self.n1**2, self.n3**2 + 2 * self.n4**2
+        """DFT factors (real, half precision; outer ones of real and imaginary parts), inner and middle twiddles."""
+        outer, inner = 4 * self.n1 * (self.rows_in + self.rows_out), self.n3**2 + 2 * self.n4**2
         return (outer + inner) // 2 + 2 * self.inner + 2 * self.q
 
     @property
@@ -146,12 +149,12 @@ def make_spec(
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    rows_out = plan.factors[0] // (2 if wanted <= plan.n // 2 else 1)
+    n1 = plan.factors[0]
     spec = Spec(
         *plan.factors,
         dtype,
-        plan.factors[0],
-        rows_out,
+        n1 // (2 if signal <= plan.n // 2 else 1),
+        n1 // (2 if wanted <= plan.n // 2 else 1),
         halves,
         guarded,
         pregate,
@@ -160,7 +163,11 @@ def make_spec(
         half=plan.packing == "half",
         **choices,
     )
-    return spec if spec.shared_bytes <= shared_limit else replace(spec, ring=1)
+    for ring in range(spec.ring, 0, -1):
+        spec = replace(spec, ring=ring)
+        if spec.shared_bytes <= shared_limit:
+            break
+    return spec
 
 
 def min_blocks(spec: Spec) -> int:

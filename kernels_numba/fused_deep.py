@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.block_pieces import copy_pieces, mirror_registers, output_pieces, rows_to_b, woven
+from kernels_numba.block_pieces import copy_pieces, mirror_registers, output_pieces, woven
 from kernels_numba.deep_operands import operand_key, operands
 from kernels_numba.deep_operands import spectrum_of_plan as spectrum_layout
 from kernels_numba.deep_pieces import (
@@ -35,6 +35,8 @@ from kernels_numba.deep_pieces import (
     back_reads,
     outer_reads,
     outer_writes,
+    parts_to_b,
+    rows_to_b,
 )
 from kernels_numba.deep_spec import FACTORS, PACKINGS, STRIP, Spec, make_spec, min_blocks
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
@@ -49,14 +51,14 @@ def build(tile: Any, spec: Spec) -> Any:
     points = spec.inner
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, half, unit = spec.pregate, spec.postgate, spec.half, spec.unit
-    rows, strips, per_k1 = spec.rows, spec.strips, n2 // 2
+    strips, per_k1 = spec.strips, n2 // 2
     middle_strips, back_strips, tiles = n3 // 2, points // STRIP, n1 * n2 // 2 // warps
     inner = points // 64  # registers of the real parts of a packed inner matrix
     kept = spec.rows_out // 8 * 4
 
     # Where things lie: in shared memory, and in the warps' own table.
-    at_f1, at_f1i = 0, rows * spec.rows_in // 2
-    at_f3 = at_f1i + rows * rows // 2
+    at_f1, at_f1i = 0, 2 * n1 * spec.rows_in
+    at_f3 = at_f1i + 2 * n1 * spec.rows_out
     at_f4 = at_f3 + n3 * n3 // 2
     at_f4i = at_f4 + n4 * n4 // 2
     at_t3 = at_f4i + n4 * n4 // 2
@@ -93,10 +95,13 @@ def build(tile: Any, spec: Spec) -> Any:
     copy_constants, join, load_factor = tile.copy_words_async, tile.join, tile.load_shared(4, 4)
     # A
     chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
-    load_rows, gate_in = tile.load_shared(4 * chunk, chunk), tile.multiply(4 * chunk)
+    in_words = spec.rows_in // 4 * chunk
+    load_rows, gate_in = tile.load_shared(in_words, chunk), tile.multiply(in_words)
     first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
+    parts_in_order = tile.select(parts_to_b(spec))
     log_width = 5 + int(half)
-    stage1 = tile.dft_rows(1, 4, 1, inverse=False, self_paired=8)
+    in_tiles, out_tiles = spec.rows_in // 8, spec.rows_out // 8  # of real and imaginary parts together
+    load_f1, stage1 = tile.load_shared(8 * in_tiles, 4), tile.mma(2, 4, in_tiles)
     pack16, multiply_outer = tile.pack(16), tile.multiply_complex(8)
     load_outer, spread = tile.load_global(8, 4), tile.pair_halves(TWIDDLE_PAIRS)
     put_first = tile.store_shared_pieces(outer_writes(spec))
@@ -126,7 +131,7 @@ def build(tile: Any, spec: Spec) -> Any:
     # C
     load_outer_i = tile.load_global(16, 4)
     get_last, last_to_b = tile.load_pieces(outer_reads(spec), 16), tile.pair_halves_swapped(OUTER_PAIRS)
-    stage1i = tile.dft_rows(1, 4, 1, inverse=True, lower_half=spec.rows_out < rows)
+    load_f1i, stage1i = tile.load_shared(8 * out_tiles, 4), tile.mma(out_tiles, 4, 2)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
     weave = tile.select(woven(spec))
     store_real = tile.store_pieces(output_pieces(spec, 0), halves, guarded=guarded)
@@ -211,7 +216,7 @@ def build(tile: Any, spec: Spec) -> Any:
         s = load_scale(scales, h) if scaled else one
         while item < last:
             # ---- A: contract n1 for this warp's n3
-            f1 = load_factor(at_f1 + c, 128)
+            f1 = load_f1(at_f1 + c, 128)
             t1 = spread(load_outer(tables, w * own_outer + c, 128))
             strip = small(0)
             end_strip = small(turns_of(strips))
@@ -225,7 +230,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     if gated_in:
                         u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
                         u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
-                    x = join(first_to_b(u1), second_to_b(u2))
+                    x = parts_in_order(join(first_to_b(u1), second_to_b(u2)))
                     warp_sync()
                 if turn + ring < turns:
                     e = small(copy_from + copy_strip * (2 * unit * points))
@@ -257,6 +262,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     slot_at = small(0)
             f2 = load_own_factor(tables, from_f2 + w * 128 + c, 128)
             barrier()
+            # A tile's spectrum is loaded one step ahead of its use.
+            from0 = k_at + w * (tiles * 2 * unit * points)
+            k0 = load_inner(spectrum, from0, 128)
+            k1 = load_inner(spectrum, from0 + unit * points, 128)
             # ---- M: contract n2 for this warp's k1, two strips at a time
             strip = small(0)
             end_strip = small(turns_of(middle_strips))
@@ -278,7 +287,8 @@ def build(tile: Any, spec: Spec) -> Any:
             # ---- B: inner convolutions, two at a time
             f3 = load_factor(at_f3 + c, 128)
             f4 = load_factor(at_f4 + c, 128)
-            f4i = load_factor(at_f4i + c, 128)
+            if not half:
+                f4i = load_factor(at_f4i + c, 128)
             pair = small(w * tiles)
             pair_end = small(pair + turns_of(tiles))
             while pair < pair_end:
@@ -303,8 +313,6 @@ def build(tile: Any, spec: Spec) -> Any:
                     other = small(k2 + 1)
                 tile0 = small(row0 * es + k2 * ts)
                 tile1 = small(row1 * es + other * ts)
-                from0 = k_at + pair * (2 * unit * points)
-                from1 = from0 + unit * points
                 at = small(tile_get + tile0)
                 x0 = get_tile(at, at, at, at)
                 at = small(tile_get + tile1)
@@ -313,6 +321,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 if half:
                     z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
                     y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
+                    b0 = load_inner(spectrum, from0 + points, 128)
+                    b1 = load_inner(spectrum, from0 + 3 * points, 128)
                     z1 = pack8(stage4(to_a(z0), f4))
                     y1 = pack8(stage4(to_a(y0), f4))
                     warp_sync()
@@ -325,26 +335,21 @@ def build(tile: Any, spec: Spec) -> Any:
                     else:
                         mirror0 = mirror(y1)
                         mirror1 = mirror(z1)
-                    z2 = multiply_mirror(
-                        z1,
-                        load_inner(spectrum, from0, 128),
-                        mirror0,
-                        load_inner(spectrum, from0 + points, 128),
-                    )
-                    y2 = multiply_mirror(
-                        y1,
-                        load_inner(spectrum, from1, 128),
-                        mirror1,
-                        load_inner(spectrum, from1 + points, 128),
-                    )
+                    z2 = multiply_mirror(z1, k0, mirror0, b0)
+                    y2 = multiply_mirror(y1, k1, mirror1, b1)
                 else:
-                    k0 = load_inner(spectrum, from0, 128)
-                    k1 = load_inner(spectrum, from1, 128)
                     z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
                     y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
                     z2 = multiply_inner(pack8(stage4(to_a(z0), f4)), k0)
                     y2 = multiply_inner(pack8(stage4(to_a(y0), f4)), k1)
                     warp_sync()
+                pair = small(pair + 1)
+                if pair < pair_end:
+                    from0 += 2 * unit * points
+                    k0 = load_inner(spectrum, from0, 128)
+                    k1 = load_inner(spectrum, from0 + unit * points, 128)
+                if half:  # then registers are short
+                    f4i = load_factor(at_f4i + c, 128)
                 t3i = load_inner_shared(at_t3i + c, 128)
                 z3 = multiply_inner(pack8(stage4i(to_a(z2), f4i)), t3i)
                 y3 = multiply_inner(pack8(stage4i(to_a(y2), f4i)), t3i)
@@ -356,7 +361,6 @@ def build(tile: Any, spec: Spec) -> Any:
                 put_tile(
                     at, at, at, at, multiply_inner(y4, load_inner_shared(at_t2i + other * points + c, 128))
                 )
-                pair = small(pair + 1)
             f2i = load_own_factor(tables, from_f2i + w * 128 + c, 128)
             meet()
             # ---- M': contract k2 for this warp's k1, two strips at a time
@@ -380,7 +384,8 @@ def build(tile: Any, spec: Spec) -> Any:
             # The other sequence of the pair; or, of the one sequence, the other four points of a lane.
             other_base = base + (8 if half else other_sequence)
             limit = small(length - 8 if half else length * (2 * p + 1 < batch))
-            f1i = load_factor(at_f1i + c, 128)
+            if not gated_out:
+                f1i = load_f1i(at_f1i + c, 128)
             strip = small(0)
             end_strip = small(turns_of(strips))
             while strip < end_strip:
@@ -392,6 +397,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     gate2 = gather_gate(post, other_base, limit, o_up, o_down, o, o)
                 at = small(last_get + strip * (2 * ts))
                 x2 = multiply_outer(last_to_b(get_last(at, at, at, at), upper), t1i)
+                if gated_out:  # here too
+                    f1i = load_f1i(at_f1i + c, 128)
                 y5 = stage1i(f1i, x2)
                 if scaled:
                     y5 = scale(y5, s)

@@ -181,7 +181,7 @@ def test_deep_counts_equal_the_counters(packing, dtype, batch, channels, length,
     convolve, _, grid, counted = count(plan, dtype, batch, channels, length, gates, blocks, size)
     expected = deep_counts.totals(
         *plan.factors,
-        *kernel_counts.rows(convolve.spectrum.plan),
+        *deep_counts.rows(convolve.spectrum.plan),
         batch=batch,
         channels=channels,
         length=length,
@@ -197,14 +197,18 @@ def test_deep_counts_equal_the_counters(packing, dtype, batch, channels, length,
 
 @given(
     packing=st.sampled_from(["pair", "half"]),
+    part=st.sampled_from([0.3, 0.5, 1.0]),
     gates=st.tuples(st.booleans(), st.booleans()),
     capacity=st.sampled_from([99, 163, 190, 227]),
 )
-def test_deep_shapes_are_the_kernels(packing, gates, capacity):
+def test_deep_shapes_are_the_kernels(packing, part, gates, capacity):
     """What the model assumes of an order-4 block is what the kernel chooses."""
     plan, limit = deep_plan(packing), capacity * 1024
+    plan = plan.with_(signal=int(part * plan.n), wanted=int(part * plan.n))
     spec = fused_deep.make_spec(plan, "fp16", pregate=gates[0], postgate=gates[1], shared_limit=limit)
-    shape = deep_counts.block_shape(plan.factors, spec.rows_in, pregate=gates[0], capacity_bytes=limit)
+    rows = deep_counts.rows(plan)
+    assert rows == (spec.rows_in, spec.rows_out)
+    shape = deep_counts.block_shape(plan.factors, *rows, pregate=gates[0], capacity_bytes=limit)
     if spec.shared_bytes > limit:
         assert shape is None
     else:
@@ -332,21 +336,30 @@ def test_the_model_knows_every_kernel():
 
 @pytest.mark.parametrize("variant", ["plain", "gated"])
 def test_order_4_beside_order_3(variant):
-    """32768 points both ways: the middle stage adds no additions and takes a third of the products away."""
+    """32768 points both ways: fewer products, two thirds of the additions, and no table of the length's size."""
     options = {"dtype": "fp16", "variant": variant, "capacity_bytes": 227 * 1024}
     deep, block = (
         kernel_counts.kernel_counts(plan, 64, 768, **options)
         for plan in (deep_plan("pair"), Plan(32768, (32, 32, 32)))
     )
-    assert deep.exact and deep.fp32_flops == block.fp32_flops
-    assert deep.mma_flops * 3 == block.mma_flops * 2
-    assert deep.device_bytes == block.device_bytes and deep.l2_bytes < block.l2_bytes
+    assert deep.exact and 3 * deep.fp32_flops == 2 * block.fp32_flops
+    assert 6 * deep.mma_flops == 5 * block.mma_flops
+    assert deep.device_bytes == block.device_bytes
+    assert block.l2_bytes - deep.l2_bytes == 24576 * (8 - 2) * 32768  # twiddles of each pair
     spec = fused_deep.make_spec(deep_plan("pair"), "fp16", pregate=variant == "gated")
     assert deep.shared_bytes_per_block == spec.shared_bytes and deep.threads_per_block == 32 * spec.warps
-    none = kernel_counts.kernel_counts(
+    small = kernel_counts.kernel_counts(
         deep_plan("pair"), 64, 768, **(options | {"capacity_bytes": 163 * 1024})
     )
-    assert none is None
+    assert small is None
+
+
+def test_zeros_are_half_of_the_outer_products():
+    """L = N / 2, and as many outputs: both outer stages do half; nothing else changes."""
+    whole = deep_plan("pair")
+    half = whole.with_(signal=whole.n // 2, wanted=whole.n // 2)
+    found = [deep_counts.products(*plan.factors, *deep_counts.rows(plan)) for plan in (whole, half)]
+    assert found == [10 * 512, 8 * 512]
 
 
 def test_64k_by_half_length_packing():

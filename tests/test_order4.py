@@ -14,7 +14,7 @@ from strategies import seeds
 import kernels_numba
 import reference
 from kernels_numba import FFTConv, deep_operands, families, fused_deep, prepare_filter
-from kernels_numba.operands import mirrored
+from kernels_numba.operands import mirrored, rows_read
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan, convolution_length
 
@@ -110,7 +110,37 @@ def test_half_length_packing_keeps_sequences_apart(value: float) -> None:
     assert not np.isfinite(y[0].astype(float)).any() and np.isfinite(y[1].astype(float)).all()
 
 
+@pytest.mark.parametrize("plan", [PAIR, HALF], ids=["pair", "half"])
+def test_zeros_are_skipped(plan: Plan) -> None:
+    """Half a signal: half the products of both outer stages, half the copies; no row beyond it is read."""
+    found = {}
+    for part in (1, 2):
+        length = plan.n // part
+        spectrum = prepare_filter(
+            np.eye(1, 9), length=length, mode="causal" if part > 1 else "circular", plan=plan
+        )
+        _, found[part] = FFTConv(spectrum, batch=1).run_cpu(noise((1, 1, length), "fp16"), blocks=1)
+    whole, half = found[1], found[2]
+    assert whole.mma_m16n8k16 - half.mma_m16n8k16 == 2 * 512
+    assert whole.shared_written_bytes - half.shared_written_bytes == 2 * POINTS + 2048
+    assert 2 * half.global_read_bytes["u"] == whole.global_read_bytes["u"]
+
+
 # ---- constants -----------------------------------------------------------------------------------------------
+def test_the_outer_factors_are_transforms() -> None:
+    """Of real and imaginary parts, each in the order in which the kernel has its rows; the way back is the inverse."""
+    (there, scale), (back, other) = (
+        deep_operands.outer_factor(16, inverse=way, dtype="fp16") for way in (False, True)
+    )
+    z = np.random.default_rng(0).standard_normal((2, 16)).T @ [1, 1j]
+    k1, rows = mirrored(16, self_paired=True), rows_read(16)
+    found = there @ np.concatenate([z.real[rows], z.imag[rows]]) / scale
+    np.testing.assert_allclose(found[:16] + 1j * found[16:], np.fft.fft(z)[k1] / 4, rtol=0, atol=1e-12)
+    again = back @ found / other
+    np.testing.assert_allclose(again[:16] + 1j * again[16:], z[mirrored(16)], rtol=0, atol=1e-12)
+    assert set(rows[:8]) == set(range(8))  # half a signal is the first half of the rows, too
+
+
 @pytest.mark.parametrize("k1", [0, 1, 8, 15])
 def test_the_middle_factor_is_a_shifted_transform(k1: int) -> None:
     """n2 -> k2 with w^(k1 n2) put in, of real and imaginary parts; the way back is its inverse."""
@@ -151,13 +181,17 @@ def test_mirrors_are_worked_on_together() -> None:
 
 # ---- where it runs -------------------------------------------------------------------------------------------
 def test_shared_memory_decides() -> None:
-    """Two strips ahead where they fit, one with gates or where they do not; no block of 163 KiB is enough."""
+    """As many strips ahead as fit, at most four: half the rows, or no gates, leave room for twice as many."""
+    causal = PAIR.with_(signal=POINTS // 2, wanted=POINTS // 2)
     rings = {}
     for limit in (227, 200):
-        for gates in (False, True):
-            spec = fused_deep.make_spec(PAIR, "fp16", pregate=gates, shared_limit=limit * 1024)
-            rings[limit, gates] = spec.ring if spec.shared_bytes <= limit * 1024 else None
-    assert rings == {(227, False): 2, (227, True): 1, (200, False): 1, (200, True): None}
+        for plan in (PAIR, causal):
+            for gates in (False, True):
+                spec = fused_deep.make_spec(plan, "fp16", pregate=gates, shared_limit=limit * 1024)
+                rings[limit, plan is causal, gates] = spec.ring if spec.shared_bytes <= limit * 1024 else None
+    assert [rings[227, False, gates] for gates in (False, True)] == [2, 1]
+    assert [rings[227, True, gates] for gates in (False, True)] == [4, 2]
+    assert [rings[200, False, gates] for gates in (False, True)] == [1, None]
     assert families.shared_bytes(PAIR) > 163 * 1024
 
 
