@@ -212,6 +212,8 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_base = (sequences * int64(p) * channels + h) * length
         base = copy_base
         k_at = int64(h) * (unit * n) + c
+        # Of the last loop the assembler must not know the turns either: unrolled for sm_80, it spills.
+        last_turns = small(strips if items > 0 else 0)
         item = first
         s = load_scale(scales, h) if scaled else one
         while item < last:
@@ -387,7 +389,7 @@ def build(tile: Any, spec: Spec) -> Any:
             if not gated_out:
                 f1i = load_f1i(at_f1i + c, 128)
             strip = small(0)
-            end_strip = small(turns_of(strips))
+            end_strip = last_turns
             while strip < end_strip:
                 o = small(strip * (2 * unit * points))
                 o_up = small(out_up + o)
