@@ -99,7 +99,14 @@ def constants(
     a, b, c = layout.a_index, layout.b_index, layout.c_index
     paired, split, q = columns_paired(n4), columns_split(n4), n2 * n3 * n4
     k3, k4, n3s = mirrored(n3), mirrored(n4), mirrored(n3)
-    undone = factor_scale(n3, 0.5, dtype), factor_scale(n4, 0.5, dtype)
+    # Phases and scales of factors go to twiddles of which none is exact anyway: those of k1 = 0 and k2 = 0 that are 1
+    # stay 1. The middle factors' scales depend on k1: the spectrum undoes those.
+    undone = (
+        factor_scale(n3, 0.5, dtype),
+        factor_scale(n4, 0.5, dtype)
+        * factor_scale(n3, 0.5, dtype)
+        * outer_factor(n1, inverse=True, dtype=dtype)[1],
+    )
     forward, inverse = twiddles(k3, (paired, split), (n3, n4), undone)
     first, last = (outer_factor(n1, inverse=way, dtype=dtype)[0] for way in (False, True))
     # Rows of zeros, and rows that nobody wants, are the last ones of both parts.
@@ -116,10 +123,10 @@ def constants(
     ]
     for strip in range(n3 // 2):
         row, column = columns_middle(n3, strip)
-        w = rotation(row / (2 * n3) - np.outer(np.arange(n2), row * n4 + column) / q)
+        w = rotation(-np.outer(np.arange(n2), row * n4 + column) / q)
         parts.append(layout.pack_complex(w, c(n2 // 8, 4), dtype))
     for k2 in range(n2):
-        w = rotation(k2 * np.add.outer(n3s * n4, split) / q) / factor_scale(n3, 0.5, dtype)
+        w = rotation(k2 * np.add.outer(n3s * n4, split) / q)
         parts.append(layout.pack_complex(w, c(n3 // 8, n4 // 8), dtype))
     words = np.concatenate(parts)
     words.setflags(write=False)
@@ -136,22 +143,19 @@ def tables(n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False) -
     """
     n = n1 * n2 * n3 * n4
     k1, n3s = mirrored(n1, self_paired=True), mirrored(n3)
-    middle = [[middle_factor(n1, n2, k, inverse=way, dtype=dtype) for k in k1] for way in (False, True)]
-    forward, back = (np.array([scale for _, scale in each]) for each in middle)
-    first, last = (outer_factor(n1, inverse=way, dtype=dtype)[1] for way in (False, True))
+    middle = [middle_factor(n1, n2, k, inverse=way, dtype=dtype)[0] for way in (False, True) for k in k1]
+    scale = outer_factor(n1, inverse=False, dtype=dtype)[1]
     rows, columns = layout.b_index(1, 4)
     outer, inverse = [], []
-    for row in n3s * n4:
-        m = row + columns_of_four(n4)
-        w = rotation(-np.outer(k1, m) / n) / (first * forward[:, None])
+    for row in n3s:
+        m = row * n4 + columns_of_four(n4)
+        w = rotation(row / (2 * n3) - np.outer(k1, m) / n) / scale
         outer.append(layout.pack_complex(w, layout.c_index(n1 // 8, n4 // 8), dtype))
-        m = row + columns_last(n4)
-        w = rotation(np.outer(k1, m) / n) / (last * back[:, None])
+        m = row * n4 + columns_last(n4)
+        w = rotation(np.outer(k1, m) / n)
         b = [layout.to_words(part[rows, columns], dtype)[:, :16] for part in (w.real, w.imag)]
         inverse.append(np.concatenate(b).reshape(4, 4, 16).transpose(0, 2, 1).reshape(-1))
-    factors = [
-        layout.pack_operand(matrix, layout.a_index(1, 1), dtype) for each in middle for matrix, _ in each
-    ]
+    factors = [layout.pack_operand(matrix, layout.a_index(1, 1), dtype) for matrix in middle]
     words = np.concatenate([*outer, *inverse, *factors, *([mirror_offsets(16, n3, n4)] if half else [])])
     words.setflags(write=False)
     return words
@@ -180,9 +184,13 @@ def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[
     k3, k4 = mirrored(n3)[:, None], mirrored(n4)[None, :]
     positions = layout.lane_order_positions(n3 // 8, n4 // 8)
     inner = (k3 + n3 * k4)[positions]
-    order = (mirrored(n1, self_paired=True)[slot] + n1 * k2)[:, None] + n1 * n2 * inner[None, :]
+    k1 = mirrored(n1, self_paired=True)
+    order = (k1[slot] + n1 * k2)[:, None] + n1 * n2 * inner[None, :]
     phase = rotation(-(k4 + 0 * k3) / (2 * n4))[positions] / factor_scale(n4, 0.5, dtype)
-    flat = order.reshape(-1), np.tile(phase, n1 * n2), n1 * n2
+    scales = np.prod(
+        [[middle_factor(n1, n2, k, inverse=way, dtype=dtype)[1] for k in k1] for way in (False, True)], axis=0
+    )
+    flat = order.reshape(-1), (phase[None, :] / scales[slot][:, None]).reshape(-1), n1 * n2
     if half:
         bins, weights, tiles = mirrored_weights(*flat)
         return bins, weights, tiles

@@ -122,7 +122,7 @@ def build(tile: Any, spec: Spec) -> Any:
     transpose = tile.transpose(rows_of_tile_to_b(n3, n4))
     put_tile = tile.store_shared_pieces(INNER_WRITES)
     mirror = tile.select(mirror_registers(n3, n4))
-    multiply_mirror = tile.multiply_mirror(inner)
+    multiply_mirror = tile.multiply_mirror(inner, mirror_first=True)
     load_offsets, gather_mirror = tile.gather_halves(2 * inner)
     put_registers = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))
     # M'

@@ -248,21 +248,23 @@ def expect_multiply_complex(spec: Tiny, data: Data) -> NDArray:
     return written(to_words(np.concatenate([re, im]), spec.dtype))
 
 
-def mirror_product(x: NDArray, a: NDArray, m: NDArray, b: NDArray, dtype: str) -> NDArray:
+def mirror_product(
+    x: NDArray, a: NDArray, m: NDArray, b: NDArray, dtype: str, first: bool = False
+) -> NDArray:
     """x a + conj(m) b of complex fragments: a rounded product, then three fused multiply-adds, for each part."""
     (xr, xi), (ar, ai), (mr, mi), (br, bi) = (np.split(v, 2) for v in (x, a, m, b))
     parts = []
     for terms in (((xr, ar), (-xi, ai), (mr, br), (mi, bi)), ((xr, ai), (xi, ar), (mr, bi), (-mi, br))):
         total: Any = -0.0
-        for left, right in terms:
+        for left, right in terms[2:] + terms[:2] if first else terms:
             total = _fma(left, right, total, dtype)
         parts.append(total)
     return np.concatenate(parts)
 
 
-def expect_multiply_mirror(spec: Tiny, data: Data) -> NDArray:
+def expect_multiply_mirror(spec: Tiny, data: Data, first: str = "") -> NDArray:
     x, a, m, b = (halves(read(data.w, start, 8), spec.dtype) for start in (0, 256, 512, 768))
-    return written(to_words(mirror_product(x, a, m, b, spec.dtype), spec.dtype))
+    return written(to_words(mirror_product(x, a, m, b, spec.dtype, bool(first)), spec.dtype))
 
 
 def expect_select(spec: Tiny, data: Data) -> NDArray:

@@ -546,11 +546,11 @@ def multiply_complex(tile: Any) -> Callable:
     return _two(tile, 32, 32, tile.multiply_complex(16), 32)
 
 
-@tiny("multiply_mirror")
-def multiply_mirror(tile: Any) -> Callable:
+@tiny("multiply_mirror", "multiply_mirror:first")
+def multiply_mirror(tile: Any, first: str = "") -> Callable:
     """Four complex fragments of four registers a part, 256 words apart."""
     lane, load, put = tile.lane, tile.load_global(8, 4), _put(tile, 8)
-    multiply = tile.multiply_mirror(4)
+    multiply = tile.multiply_mirror(4, mirror_first=bool(first))
 
     def kernel(h, w, f, out, n):
         l = lane()  # noqa: E741

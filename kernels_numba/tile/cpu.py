@@ -244,7 +244,7 @@ class CpuTile(CpuMemory, CpuSwaps):
 
         return product
 
-    def multiply_mirror(self, count: int) -> Callable:
+    def multiply_mirror(self, count: int, *, mirror_first: bool = False) -> Callable:
         """X a + conj(m) b: one rounded product and three fused multiply-adds for each part."""
 
         def product(*fragments: Fragment) -> Fragment:
@@ -253,7 +253,7 @@ class CpuTile(CpuMemory, CpuSwaps):
 
             def chain(*terms: tuple[NDArray, NDArray]) -> NDArray:
                 total: Any = -0.0
-                for left, right in terms:
+                for left, right in terms[2:] + terms[:2] if mirror_first else terms:
                     total = self._fma(left, right, total).astype(np.float64)
                 return total.astype(self.half)
 
