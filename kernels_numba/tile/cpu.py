@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
+from kernels_numba.tile.cpu_swaps import CpuSwaps
 from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
 from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
@@ -40,7 +41,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuWarpgroup):
+class CpuTile(CpuMemory, CpuSwaps, CpuWarpgroup):
     """The vocabulary for one half-precision type, bound to a machine."""
 
     name = "cpu"
@@ -244,7 +245,7 @@ class CpuTile(CpuMemory, CpuWarpgroup):
 
         return product
 
-    def multiply_mirror(self, count: int) -> Callable:
+    def multiply_mirror(self, count: int, *, mirror_first: bool = False) -> Callable:
         """X a + conj(m) b: one rounded product and three fused multiply-adds for each part."""
 
         def product(*fragments: Fragment) -> Fragment:
@@ -253,7 +254,7 @@ class CpuTile(CpuMemory, CpuWarpgroup):
 
             def chain(*terms: tuple[NDArray, NDArray]) -> NDArray:
                 total: Any = -0.0
-                for left, right in terms:
+                for left, right in terms[2:] + terms[:2] if mirror_first else terms:
                     total = self._fma(left, right, total).astype(np.float64)
                 return total.astype(self.half)
 

@@ -335,15 +335,21 @@ class Machine:
 
     def barrier(self) -> None:
         """The running warp waits for all others."""
-        warp = self.warp
-        warp.syncs += 1
-        if self._turns.arrive(warp.index):
+
+        def opened() -> None:
             self._block_epoch += 1
             self._team_epochs = {}
-        self._turns.wait_turn(warp.index)
+
+        self.warp.syncs += 1
+        self._turns.arrive(self.warp.index, None, opened)
+        self._turns.wait_turn(self.warp.index)
 
     def team_barrier(self, team: int) -> None:
         """The running warp waits for the others of its team."""
+
+        def opened() -> None:
+            self._team_epochs[team] = self._team_epochs.get(team, 0) + 1
+
         warp = self.warp
         if team != warp.team:
             raise KernelError(
@@ -351,8 +357,7 @@ class Machine:
             )
         warp.syncs += 1
         members = range(team * self.team_warps, (team + 1) * self.team_warps)
-        if self._turns.arrive(warp.index, members):
-            self._team_epochs[team] = self._team_epochs.get(team, 0) + 1
+        self._turns.arrive(warp.index, members, opened)
         self._turns.wait_turn(warp.index)
 
 
@@ -374,8 +379,8 @@ class _Turns:
             if self.error is not None:
                 raise _Stopped
 
-    def arrive(self, index: int, members: range | None = None) -> bool:
-        """Reach a barrier of the block or of ``members``; true when this warp was the last and opened it."""
+    def arrive(self, index: int, members: range | None, opened: Callable[[], None]) -> None:
+        """Reach a barrier of the block or of ``members``; the last warp to do so calls ``opened``, and all go on."""
         with self.change:
             wanted = set(range(self.warps) if members is None else members)
             if not wanted <= set(self.alive):
@@ -383,15 +388,14 @@ class _Turns:
             self.queue.remove(index)
             waiting = self.arrived.setdefault(members, [])
             waiting.append(index)
-            opened = len(waiting) == len(wanted)
-            if opened:
+            if len(waiting) == len(wanted):
+                opened()  # before any other warp can run
                 self.queue = sorted([*self.queue, *waiting])
                 del self.arrived[members]
                 self.barriers += 1
             elif not self.queue:
                 raise KernelError("the warps of a block wait at different barriers")
             self.change.notify_all()
-            return opened
 
     def leave(self, index: int) -> None:
         with self.change:
