@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
 from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
@@ -39,8 +40,8 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory):
-    """The vocabulary for one half-precision type, bound to a machine."""
+class CpuTile(CpuMemory, CpuFloat):
+    """The vocabulary for one half-precision type, or for "fp32" alone, bound to a machine."""
 
     name = "cpu"
     one = np.float32(1)
@@ -55,7 +56,7 @@ class CpuTile(CpuMemory):
     def __init__(self, machine: Machine, dtype: str) -> None:
         self.machine = machine
         self.dtype = dtype
-        self.half = HALF_TYPES[dtype]
+        self.half = HALF_TYPES.get(dtype)
 
     # ---- places and order ----------------------------------------------------------------------------------
     def lane(self) -> Lanes:
