@@ -12,11 +12,12 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import fused_block, fused_warp
+from kernels_numba import fused_block, fused_float, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
 FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
+"""By order, for fp16 and bf16."""
 
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),
@@ -38,45 +39,58 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
 length mean half-length packing."""
 
 
-def shared_bytes(plan: Plan) -> int:
+def families(dtype: str = "fp16") -> dict[int, ModuleType]:
+    """By order, the families for sequences of a dtype: fp32 has one for every order."""
+    return dict.fromkeys((2, 3, 4), fused_float) if dtype == "fp32" else FAMILIES
+
+
+def default_factors(dtype: str = "fp16") -> dict[int, tuple[int, ...]]:
+    """By transform length, the factors that are best for a dtype."""
+    return fused_float.DEFAULT_FACTORS if dtype == "fp32" else DEFAULT_FACTORS
+
+
+def shared_bytes(plan: Plan, dtype: str = "fp16") -> int:
     """The least shared memory a block that the plan's kernel can run with."""
-    return family_of(plan).make_spec(plan, "fp16", shared_limit=0).shared_bytes
+    return family_of(plan, dtype).make_spec(plan, dtype, shared_limit=0).shared_bytes
 
 
 @cache
-def default_plans(limit: int = LARGEST_SHARED_BYTES) -> dict[int, Plan]:
+def default_plans(limit: int = LARGEST_SHARED_BYTES, dtype: str = "fp16") -> dict[int, Plan]:
     """By transform length, the plans for a GPU whose blocks can have ``limit`` bytes of shared memory.
 
     Where a pair of sequences does not fit, one sequence may, with half-length packing; other lengths are left out.
     """
     found = {}
-    for n, factors in DEFAULT_FACTORS.items():
-        shorter = DEFAULT_FACTORS.get(n // 2, ())
+    by_length = default_factors(dtype)
+    for n, factors in by_length.items():
+        shorter = by_length.get(n // 2, ())
         candidates = [Plan(n, factors)] if prod(factors) == n else []
         candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
         for plan in candidates:
-            runs = plan.factors in FAMILIES[plan.order].PACKINGS.get(plan.packing, ())
-            if runs and shared_bytes(plan) <= limit:
+            runs = plan.factors in families(dtype)[plan.order].PACKINGS.get(plan.packing, ())
+            if runs and shared_bytes(plan, dtype) <= limit:
                 found[n] = plan
                 break
     return found
 
 
-def default_plan(n: int) -> Plan:
-    """The plan for a transform length of `DEFAULT_FACTORS`, on a GPU with the most shared memory."""
-    return default_plans()[n]
+def default_plan(n: int, dtype: str = "fp16") -> Plan:
+    """The plan for a transform length of `default_factors`, on a GPU with the most shared memory."""
+    return default_plans(dtype=dtype)[n]
 
 
-def family_of(plan: Plan) -> ModuleType:
-    """The family that runs a plan. Raises ``ValueError`` when there is none, saying what there is."""
-    family = FAMILIES.get(plan.order)
+def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:
+    """The family that runs a plan on sequences of a dtype. Raises ``ValueError`` if there is none, saying what is."""
+    registered = families(dtype)
+    family = registered.get(plan.order)
     if family is None or plan.factors not in family.PACKINGS.get(plan.packing, ()):
         accepted: dict[str, list[str]] = {}
-        for each in FAMILIES.values():
+        for each in dict.fromkeys(registered.values()):
             for packing, factors in each.PACKINGS.items():
                 accepted.setdefault(packing, []).extend(map(format_factors, factors))
         listed = "; ".join(
             f"with packing '{packing}' " + ", ".join(found) for packing, found in accepted.items()
         )
-        raise ValueError(f"plan: no fused kernel runs {plan}; accepted {listed}")
+        kind = " in fp32" if dtype == "fp32" else ""
+        raise ValueError(f"plan: no fused kernel runs {plan}{kind}; accepted {listed}")
     return family

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 import monarch
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
-from kernels_numba.families import DEFAULT_FACTORS, default_plans, family_of
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.families import default_factors, default_plans, family_of
+from kernels_numba.tile.layout import STORAGE_TYPES
 from monarch import Plan
 
-ORDINARY = (2.0**-6, 2.0**4)
-"""Largest magnitudes of a spectrum that half precision holds as they are; others are scaled by a power of two."""
+ORDINARY = {"fp16": (2.0**-6, 2.0**4), "bf16": (2.0**-6, 2.0**4), "fp32": (0.0, np.inf)}
+"""Largest magnitudes of a spectrum that are kept as they are; other spectra are scaled by a power of two."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
     """A filter, transformed and laid out for the kernel. Make it with :func:`prepare_filter`.
 
-    4 bytes per channel and bin, plus one float32 per channel. It lives where the filter lived (a filter on a GPU is
-    transformed there, by its own library); from the host it is copied to a GPU when first used there.
+    4 bytes per channel and bin (8 in fp32), plus one float32 per channel. It lives where the filter lived (a filter on
+    a GPU is transformed there, by its own library); from the host it is copied to a GPU when first used there.
     """
 
     plan: Plan
@@ -33,7 +33,7 @@ class Spectrum:
     taps: int
     dtype: str
     words: Any = field(repr=False)
-    """int32 [H, N]"""
+    """int32 [H, N], of fp32 [H, 2 N]"""
     scales: Any = field(repr=False)
     """float32 [H]"""
     scaled: bool
@@ -80,15 +80,15 @@ def prepare_filter(
         k: filter [H, K] or [K], any float type, any supported library.
         length: L, samples per sequence.
         mode: as in :func:`fftconv`.
-        dtype: "fp16" or "bf16", the dtype of the sequences.
+        dtype: "fp16", "bf16" or "fp32", the dtype of the sequences.
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
     """
-    if dtype not in HALF_TYPES:
-        raise ValueError(f"dtype: accepted are {', '.join(HALF_TYPES)}; got {dtype!r}")
+    if dtype not in STORAGE_TYPES:
+        raise ValueError(f"dtype: accepted are {', '.join(STORAGE_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
     if adapter.dtype_name(k) not in ("fp16", "bf16", "fp32", "fp64"):
         raise TypeError(
@@ -101,8 +101,8 @@ def prepare_filter(
         raise ValueError(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
-    plan = _choose_plan(mode, length, shape[-1], plan, device(adapter.index(k) or 0))
-    order, phase, tiles = family_of(plan).spectrum_layout(plan, dtype)
+    plan = _choose_plan(mode, length, shape[-1], plan, dtype, device(adapter.index(k) or 0))
+    order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
     layout = _Layout(plan.n, *_places(mode, length, shape[-1], plan.n), order, phase, tiles, dtype)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     if adapter.library == "torch" and adapter.index(k) is not None:
@@ -156,20 +156,21 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
 
 def _transform(xp: Any, k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
     """Words and scales by NumPy (float64), or by CuPy in the precision of the filter, at least float32."""
-    half = HALF_TYPES[layout.dtype]
+    stored = STORAGE_TYPES[layout.dtype]
     real = xp.float64 if k.dtype == np.float64 else xp.float32
     circle = xp.zeros((rows, layout.n), real)
     circle[:, xp.asarray(layout.targets)] = xp.asarray(k, real)[..., xp.asarray(layout.sources)]
     bins = xp.fft.fft(circle, axis=-1)
     peak = xp.abs(bins).max(axis=1)
-    ordinary = ~xp.isfinite(peak) | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
+    least, most = ORDINARY[layout.dtype]
+    ordinary = ~xp.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
     scale = xp.where(ordinary, 1.0, 2.0 ** xp.ceil(xp.log2(xp.where(ordinary, 1.0, peak))))
     values = xp.zeros_like(bins)
     for order, phase in zip(layout.order, layout.phase, strict=True):
         values += bins[:, xp.asarray(order)] * xp.asarray(phase, bins.dtype)
     values /= scale[:, None]
     values = values.reshape(rows, layout.tiles, -1)
-    parts = xp.stack([values.real, values.imag], axis=2).astype(half)
+    parts = xp.stack([values.real, values.imag], axis=2).astype(stored)
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
 
 
@@ -177,7 +178,7 @@ def _transform_torch(k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
     """The same by PyTorch, on the filter's GPU."""
     import torch
 
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}[layout.dtype]
+    stored = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[layout.dtype]
     k = k.detach()
     k = k if k.dtype == torch.float64 else k.float()
 
@@ -188,18 +189,19 @@ def _transform_torch(k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
     circle[:, there(layout.targets)] = k[..., there(layout.sources)]
     bins = torch.fft.fft(circle)
     peak = bins.abs().amax(dim=1)
-    ordinary = ~peak.isfinite() | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
+    least, most = ORDINARY[layout.dtype]
+    ordinary = ~peak.isfinite() | (peak == 0) | ((peak >= least) & (peak <= most))
     scale = torch.where(ordinary, 1.0, torch.exp2(torch.ceil(torch.log2(torch.where(ordinary, 1.0, peak)))))
     values = torch.zeros_like(bins)
     for order, phase in zip(layout.order, layout.phase, strict=True):
         values += bins[:, there(order)] * there(phase).to(bins.dtype)
     values /= scale[:, None]
     values = values.view(rows, layout.tiles, -1)
-    parts = torch.stack([values.real, values.imag], dim=2).to(half)
+    parts = torch.stack([values.real, values.imag], dim=2).to(stored)
     return parts.view(rows, -1).view(torch.int32), scale.float()
 
 
-def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, where: Device) -> Plan:
+def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:
     """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(
@@ -214,15 +216,17 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, where: De
             'circle, or use mode "causal" or "two-sided"'
         )
     need = _points(mode, length, taps)
-    plans = default_plans(where.shared_bytes_per_block or LARGEST_SHARED_BYTES)
+    plans = default_plans(where.shared_bytes_per_block or LARGEST_SHARED_BYTES, dtype)
     exact = mode == "circular" and length in plans
     if plan is None:
         fitting = [n for n in plans if n >= need]
         if not fitting and not exact:
-            smaller = f" on {where.name}, by its shared memory" if len(plans) < len(DEFAULT_FACTORS) else ""
+            smaller = (
+                f" on {where.name}, by its shared memory" if len(plans) < len(default_factors(dtype)) else ""
+            )
             raise ValueError(
                 f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernels "
-                f"take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
+                f"of {dtype} take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
             )
         plan = plans[length if exact else fitting[0]]
     elif plan.n < need and not (mode == "circular" and plan.n == length):
@@ -232,5 +236,5 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, where: De
             f"taps, which needs {need}{or_exact}"
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
-    family_of(plan)  # refuses what no kernel can run
+    family_of(plan, dtype)  # refuses what no kernel can run
     return plan
