@@ -57,8 +57,9 @@ def fftconv(
 
     Args:
         u: input [B, H, L] (or [H, L]), fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k: filter [H, K] (or [K] for all channels) of any real float type; it is transformed where it lives (on a GPU
-            by PyTorch or CuPy in fp32 or better, on the host by NumPy in float64) and rounded to the dtype of ``u``.
+        k: filter [H, K] (or [K] for all channels) of any real float type; where kernels run on a
+            GPU, it is transformed there in fp32 (fp64 taps are rounded first), else by NumPy in float64, and rounded
+            to the dtype of ``u``.
             Or a :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,

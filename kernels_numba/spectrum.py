@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ ORDINARY = {"fp16": (2.0**-6, 2.0**4), "bf16": (2.0**-6, 2.0**4), "fp32": (0.0, 
 class Spectrum:
     """A filter, transformed and laid out for the kernel. Make it with :func:`prepare_filter`.
 
-    4 bytes per channel and bin (8 in fp32), plus one float32 per channel. It lives where the filter lived (a filter on
-    a GPU is transformed there, by its own library); from the host it is copied to a GPU when first used there.
+    4 bytes per channel and bin (8 in fp32), plus one float32 per channel. Where kernels run on a GPU, it is made there
+    and lives there, for a filter in host memory on the current GPU; it is copied to another when first used there.
     """
 
     plan: Plan
@@ -102,17 +103,25 @@ def prepare_filter(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
     plan = _choose_plan(mode, length, shape[-1], plan, dtype, device(adapter.index(k) or 0))
-    order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
-    layout = _Layout(plan.n, *_places(mode, length, shape[-1], plan.n), order, phase, tiles, dtype)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
-    if adapter.library == "torch" and adapter.index(k) is not None:
-        words, scales = _transform_torch(k, rows, layout)
-    elif adapter.library == "cupy":
-        words, scales = _transform(adapter.cupy, k, rows, layout)  # type: ignore[attr-defined]
-    else:
+    index = adapter.index(k)
+    if index is None and device().is_gpu:
+        from kernels_numba.launch import device_index
+
+        index = device_index()
+    if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            words, scales = _transform(np, adapter.host(k).astype(np.float64), rows, layout)
-    return Spectrum(plan, mode, length, shape[-1], dtype, words, scales, bool((scales != 1).any()))
+            layout = _layout(plan, mode, length, shape[-1], dtype)
+            words, scales = _transform(adapter.host(k).astype(np.float64), rows, layout)
+    else:
+        from kernels_numba.filter_transform import transform
+
+        constants, tiles = _constants(plan, mode, length, shape[-1], dtype, index)
+        words, scales = transform(
+            k, rows, constants, tiles, dtype, ORDINARY[dtype], adapter=adapter, index=index
+        )
+    scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
+    return Spectrum(plan, mode, length, shape[-1], dtype, words, scales, scaled)
 
 
 @dataclass(frozen=True)
@@ -154,51 +163,47 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
     return targets, numbered[targets].astype(np.intp) - 1
 
 
-def _transform(xp: Any, k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
-    """Words and scales by NumPy (float64), or by CuPy in the precision of the filter, at least float32."""
-    stored = STORAGE_TYPES[layout.dtype]
-    real = xp.float64 if k.dtype == np.float64 else xp.float32
-    circle = xp.zeros((rows, layout.n), real)
-    circle[:, xp.asarray(layout.targets)] = xp.asarray(k, real)[..., xp.asarray(layout.sources)]
-    bins = xp.fft.fft(circle, axis=-1)
-    peak = xp.abs(bins).max(axis=1)
+@lru_cache(maxsize=16)
+def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str) -> _Layout:
+    """The layout of a plan's spectrum, for filters of so many taps."""
+    order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
+    return _Layout(plan.n, *_places(mode, length, taps, plan.n), order, phase, tiles, dtype)
+
+
+@lru_cache(maxsize=16)
+def _constants(
+    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int
+) -> tuple[dict[str, Any], int]:
+    """A layout in the memory of GPU ``index``, as `filter_transform.transform` wants it; tiles."""
+    from kernels_numba import filter_transform as on_gpu
+    from kernels_numba.launch import DeviceBuffer
+
+    layout = _layout(plan, mode, length, taps, dtype)
+    host = {
+        "table": on_gpu.tables(layout.n, dtype)[0],
+        "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),
+        "places": on_gpu.places(layout.n, layout.order),
+        "weights": on_gpu.weights(layout.phase, dtype),
+    }
+    return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
+
+
+def _transform(k: NDArray[np.float64], rows: int, layout: _Layout) -> tuple[NDArray, NDArray]:
+    """Words and scales in NumPy, in float64, rounded once; `filter_transform` is the GPU's."""
+    circle = np.zeros((rows, layout.n))
+    circle[:, layout.targets] = k[..., layout.sources]
+    bins = np.fft.fft(circle, axis=-1)
+    peak = np.abs(bins).max(axis=1)
     least, most = ORDINARY[layout.dtype]
-    ordinary = ~xp.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
-    scale = xp.where(ordinary, 1.0, 2.0 ** xp.ceil(xp.log2(xp.where(ordinary, 1.0, peak))))
-    values = xp.zeros_like(bins)
+    ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
+    scale = np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(np.where(ordinary, 1.0, peak))))
+    values = np.zeros((rows, layout.order.shape[1]), np.complex128)
     for order, phase in zip(layout.order, layout.phase, strict=True):
-        values += bins[:, xp.asarray(order)] * xp.asarray(phase, bins.dtype)
+        values += bins[:, order] * phase
     values /= scale[:, None]
-    values = values.reshape(rows, layout.tiles, -1)
-    parts = xp.stack([values.real, values.imag], axis=2).astype(stored)
+    tiled = values.reshape(rows, layout.tiles, -1)
+    parts = np.stack([tiled.real, tiled.imag], axis=2).astype(STORAGE_TYPES[layout.dtype])
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
-
-
-def _transform_torch(k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
-    """The same by PyTorch, on the filter's GPU."""
-    import torch
-
-    stored = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[layout.dtype]
-    k = k.detach()
-    k = k if k.dtype == torch.float64 else k.float()
-
-    def there(x: NDArray) -> Any:
-        return torch.from_numpy(x).to(k.device)
-
-    circle = k.new_zeros(rows, layout.n)
-    circle[:, there(layout.targets)] = k[..., there(layout.sources)]
-    bins = torch.fft.fft(circle)
-    peak = bins.abs().amax(dim=1)
-    least, most = ORDINARY[layout.dtype]
-    ordinary = ~peak.isfinite() | (peak == 0) | ((peak >= least) & (peak <= most))
-    scale = torch.where(ordinary, 1.0, torch.exp2(torch.ceil(torch.log2(torch.where(ordinary, 1.0, peak)))))
-    values = torch.zeros_like(bins)
-    for order, phase in zip(layout.order, layout.phase, strict=True):
-        values += bins[:, there(order)] * there(phase).to(bins.dtype)
-    values /= scale[:, None]
-    values = values.view(rows, layout.tiles, -1)
-    parts = torch.stack([values.real, values.imag], dim=2).to(stored)
-    return parts.view(rows, -1).view(torch.int32), scale.float()
 
 
 def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:

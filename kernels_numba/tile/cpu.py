@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
 from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
@@ -40,7 +41,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuFloat):
+class CpuTile(CpuMemory, CpuFloat, CpuFilter):
     """The vocabulary for one half-precision type, or for "fp32" alone, bound to a machine."""
 
     name = "cpu"

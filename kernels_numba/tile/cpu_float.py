@@ -1,7 +1,8 @@
 """The CPU body's operations on float32 points; see `gpu_float.py` for what each does.
 
 Sums and products round as the GPU's. A fused multiply-add is computed in float64, where the product is exact, and
-rounded from there: a second rounding that differs from a single one about once in 2^29.
+rounded from there: a second rounding that differs from a single one about once in 2^29. (In float64, which only
+filters' transforms use, it rounds twice.)
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from kernels_numba.tile.machine import Buffer, Machine
 from kernels_numba.tile.points import dft_program
 
 
-def _fma(a: Any, b: Any, c: Any) -> NDArray[np.float32]:
-    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
+def fma(a: Any, b: Any, c: Any) -> NDArray:
+    """The type of ``a``, float32 or float64: a b + c."""
+    return (np.multiply(a, b, dtype=np.float64) + c).astype(a.dtype)
 
 
 OPERATIONS: dict[str, Callable] = {
     "add": lambda a, b, c: a + b,
     "sub": lambda a, b, c: a - b,
     "neg": lambda a, b, c: -a,
-    "mul": lambda a, b, c: a * np.float32(c),
-    "fma": lambda a, b, c: _fma(a, c, b),
+    "mul": lambda a, b, c: a * a.dtype.type(c),
+    "fma": lambda a, b, c: fma(a, a.dtype.type(c), b),
 }
 
 
@@ -83,14 +85,21 @@ class CpuFloat:
         return product
 
     def dft_points(
-        self, points: int, groups: int, *, inverse: bool, live: int | None = None, wanted: int | None = None
+        self,
+        points: int,
+        groups: int,
+        *,
+        inverse: bool,
+        live: int | None = None,
+        wanted: int | None = None,
+        double: bool = False,
     ) -> Callable:
-        """Transforms of ``points`` points, ``groups`` of them."""
+        """Transforms of ``points`` points, ``groups`` of them, in the type that comes."""
         program = dft_program(points, inverse=inverse, live=live, wanted=wanted)
         given, kept = live or points, wanted or points
 
         def transform(x: Fragment) -> Fragment:
-            self.machine.counters.fp32_flops += program.flops * groups * WARP
+            self.machine.counters.fp32_flops += 0 if double else program.flops * groups * WARP
             parts = x.reshape(2, groups, given, WARP)
             values = [parts[part, :, i] for part in range(2) for i in range(given)]
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -118,9 +127,9 @@ class CpuFloat:
                         for i in points:
                             xr, xi = x[i], x[i + count]
                             if conjugate:
-                                out[i], out[i + count] = _fma(xr, wr, xi * wi), _fma(xi, wr, -(xr * wi))
+                                out[i], out[i + count] = fma(xr, wr, xi * wi), fma(xi, wr, -(xr * wi))
                             else:
-                                out[i], out[i + count] = _fma(xr, wr, -(xi * wi)), _fma(xr, wi, xi * wr)
+                                out[i], out[i + count] = fma(xr, wr, -(xi * wi)), fma(xr, wi, xi * wr)
                             self.machine.counters.fp32_flops += 6 * WARP
             return out
 
@@ -137,8 +146,8 @@ class CpuFloat:
                     mr, mi = self._points(_lanes(word) + starts[which], (place,))
                     ar, ai, br, bi = self._quads(table, at, i * stride)
                     xr, xi = x[i], x[i + count]
-                    out[i] = _fma(mi, bi, _fma(mr, br, _fma(xr, ar, -(xi * ai))))
-                    out[i + count] = _fma(-mi, br, _fma(mr, bi, _fma(xr, ai, xi * ar)))
+                    out[i] = fma(mi, bi, fma(mr, br, fma(xr, ar, -(xi * ai))))
+                    out[i + count] = fma(-mi, br, fma(mr, bi, fma(xr, ai, xi * ar)))
             self.machine.counters.fp32_flops += 14 * count * WARP
             return out
 

@@ -28,6 +28,7 @@ from kernels_numba.tile.gpu_emit import (
     statement,
     unpack,
 )
+from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
@@ -102,7 +103,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuFloat):
+class GpuTile(GpuMemory, GpuMoves, GpuFloat, GpuFilter):
     """The vocabulary for one half-precision type ("fp16" or "bf16"), or for "fp32" alone."""
 
     name = "gpu"

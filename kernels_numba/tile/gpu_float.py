@@ -10,12 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
 from kernels_numba.tile.gpu_emit import (
     F32,
+    F64,
     VOID,
     asm,
     global_pointer,
@@ -49,24 +51,28 @@ MIRRORED = (
 )
 
 
-def _number(value: float) -> Any:
-    return ir.Constant(F32, value)
-
-
-def _operations(builder: Any) -> dict[str, Any]:
+def _operations(builder: Any, double: bool) -> dict[str, Any]:
     """One function for each kind of step of a program (`points.py`)."""
+    kind, suffix, letter = (F64, "f64", "d") if double else (F32, "f32", "f")
+
+    def number(value: float) -> Any:
+        return ir.Constant(kind, value if double else float(np.float32(value)))
+
+    def run(text: str, *given: Any) -> Any:
+        constraints = ",".join(["=" + letter] + [letter] * len(given))
+        return asm(builder, kind, list(given), text.replace("type", suffix), constraints)
 
     def two(name: str, a: Any, b: Any, c: float) -> Any:
-        return asm(builder, F32, [a, b], f"{name}.rn.f32 $0, $1, $2;", "=f,f,f")
+        return run(f"{name}.rn.type $0, $1, $2;", a, b)
 
     def negated(a: Any, b: Any, c: float) -> Any:
-        return asm(builder, F32, [a], "neg.f32 $0, $1;", "=f,f")
+        return run("neg.type $0, $1;", a)
 
     def scaled(a: Any, b: Any, c: float) -> Any:
-        return asm(builder, F32, [a, _number(c)], "mul.rn.f32 $0, $1, $2;", "=f,f,f")
+        return run("mul.rn.type $0, $1, $2;", a, number(c))
 
     def fused(a: Any, b: Any, c: float) -> Any:
-        return asm(builder, F32, [a, _number(c), b], "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f")
+        return run("fma.rn.type $0, $1, $2, $3;", a, number(c), b)
 
     return {
         "add": partial(two, "add"),
@@ -180,9 +186,16 @@ class GpuFloat:
         return product
 
     def dft_points(
-        self, points: int, groups: int, *, inverse: bool, live: int | None = None, wanted: int | None = None
+        self,
+        points: int,
+        groups: int,
+        *,
+        inverse: bool,
+        live: int | None = None,
+        wanted: int | None = None,
+        double: bool = False,
     ) -> Any:
-        """Transforms of ``points`` points, ``groups`` of them: ``op(x)``.
+        """Transforms of ``points`` points, ``groups`` of them: ``op(x)``; in float64 if ``double``.
 
         Of each group only the first ``live`` points come (the others are zero), only the first ``wanted`` are made.
         """
@@ -191,11 +204,11 @@ class GpuFloat:
 
         @intrinsic
         def transform(typing_context, x):
-            result = types.UniTuple(types.float32, 2 * groups * kept)
+            result = types.UniTuple(types.float64 if double else types.float32, 2 * groups * kept)
 
             def codegen(context, builder, signature, args):
                 values = unpack(builder, args[0], 2 * groups * given)
-                operations = _operations(builder)
+                operations = _operations(builder, double)
                 out: list = [None] * (2 * groups * kept)
                 for g in range(groups):
                     real = values[g * given :][:given]

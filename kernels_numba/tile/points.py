@@ -1,8 +1,8 @@
-"""Short discrete Fourier transforms as straight-line programs over float32 registers.
+"""Short discrete Fourier transforms as straight-line programs over registers.
 
 A program is a list of steps on numbered values, built and pruned once per shape: inputs that are zero and outputs that
 nobody wants cost nothing. Both bodies run the same steps with one rounding each, so they agree, and the cost model
-counts them.
+counts them. Constants are exact (to float64); a body rounds them to the type it computes in.
 
     X[k1 + a k2] = sum_j2 w_n^(j2 k1) [ sum_j1 x[b j1 + j2] w_a^(j1 k1) ] w_b^(j2 k2),    n = a b, w_n = e^(-2 pi i/n),
 
@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from math import cos, pi, sin
 from typing import Any
-
-import numpy as np
 
 Value = int | None
 """The number of a value; None is zero."""
@@ -79,11 +77,10 @@ class _Writer:
         return self._write("neg", b) if a is None else self._write("sub", a, b)
 
     def mul_add(self, a: Value, constant: float, b: Value) -> Value:
-        """A c + b; the constant is rounded to float32 once, here."""
+        """A c + b."""
         if a is None:
             return b
-        c = float(np.float32(constant))
-        return self._write("mul", a, -1, c) if b is None else self._write("fma", a, b, c)
+        return self._write("mul", a, -1, constant) if b is None else self._write("fma", a, b, constant)
 
     def turn(self, x: Point, eighths: float) -> Point:
         """Multiply by e^(-2 pi i eighths / 8): quarter turns exchange the parts."""
