@@ -1,13 +1,14 @@
 """Convolution of many sequences with one filter per channel, fused into one kernel launch.
 
-:func:`fftconv` has the meaning of ``reference.fftconv``: for u [B, H, L] and k [H, K] in fp16 or bf16,
-``y = postgate * ((u * pregate) conv k)``, circular, causal or two-sided. Products are of half-precision
-operands with float32 accumulation, and results are rounded to half precision at every stage;
-``reference.fftconv_bound`` says how far that is from exact.
+:func:`fftconv` has the meaning of ``reference.fftconv``: for u [B, H, L] in fp16, bf16 or fp32,
+``y = postgate * ((u * pregate) conv k)``, circular, causal or two-sided. For fp16 and bf16 products are of
+half-precision operands with float32 accumulation, and results are rounded to half precision at every stage;
+``reference.fftconv_bound`` says how far that is from exact. For fp32 all arithmetic is fp32, to
+``reference.fft32_bound``.
 
-Magnitudes: transforms are unitary, so an intermediate value is at most sqrt(N) times the largest input. In
-fp16 inputs below 2000 can therefore never overflow at N = 1024, and ordinary (noise-like) data never come
-near. The spectrum of the filter is divided by a power of two per channel, so that filters of any size are
+Magnitudes in half precision: transforms are unitary, so an intermediate value is at most sqrt(N) times the
+largest input. In fp16 inputs below 2000 can therefore never overflow at N = 1024, and ordinary (noise-like) data
+never come near. The spectrum of the filter is divided by a power of two per channel, so that filters of any size are
 representable.
 
 For speed, prepare once and call often::
@@ -56,14 +57,14 @@ def fftconv(
     """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
 
     Args:
-        u: input [B, H, L] (or [H, L]), fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k: filter [H, K] (or [K] for all channels) of any real float type; where kernels run on a
-            GPU, it is transformed there in fp32 (fp64 taps are rounded first), else by NumPy in float64, and rounded
-            to the dtype of ``u``.
-            Or a :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
+        u: input [B, H, L] (or [H, L]), fp16, bf16 or fp32, contiguous; NumPy, PyTorch, CuPy or Numba.
+        k: filter [H, K] (or [K] for all channels) of any real float type. Where kernels run on a GPU it is transformed
+            there, in fp32 (fp64 taps are rounded first), for fp32 sequences in fp64; else by NumPy in float64. The
+            spectrum is rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`, which costs
+            nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
-            else what `monarch.convolution_length` says, at most 65536.
+            else what `monarch.convolution_length` says, at most 65536, in fp32 32768.
         pregate: gate on the input, shaped and typed as ``u``.
         postgate: gate on the output, shaped and typed as ``u``.
         plan: a plan of `kernels_numba.families`; by default the one measured fastest.

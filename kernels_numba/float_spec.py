@@ -22,40 +22,41 @@ from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 from monarch.index import digit_order_of, mirror_of
 
-FACTORS = (
-    (16, 16),
-    (16, 32),
-    (8, 8, 8),
-    (32, 32),
-    (16, 8, 8),
-    (8, 16, 16),
-    (16, 16, 16),
-    (16, 16, 32),
-    (8, 8, 8, 16),
-    (16, 32, 32),
-    (8, 8, 16, 16),
-    (12, 8, 8),
-    (6, 4, 8, 8),
-    (24, 8, 8, 8),
-)
-"""The factors this kernel takes; any others would do that `Shape` accepts."""
-PACKINGS = {"pair": FACTORS, "half": FACTORS}
-"""With either packing: a pair of sequences of P samples, or one sequence of 2 P."""
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),
-    512: (8, 8, 8),
+    512: (4, 8, 16),
     768: (12, 8, 8),
-    1024: (16, 8, 8),
+    1024: (4, 16, 16),
     1536: (6, 4, 8, 8),
-    2048: (8, 16, 16),
+    2048: (16, 16, 8),
+    3072: (6, 8, 8, 8),
     4096: (16, 16, 16),
-    8192: (8, 8, 8, 16),
+    6144: (12, 8, 8, 8),
+    8192: (32, 16, 16),
     12288: (24, 8, 8, 8),
-    16384: (8, 8, 16, 16),
-    32768: (8, 8, 16, 16),
+    16384: (32, 32, 16),
+    24576: (24, 8, 8, 8),
+    32768: (32, 32, 16),
 }
 """For every transform length the factors measured fastest on an H200. Factors of half the length mean half-length
 packing."""
+FACTORS = (
+    *dict.fromkeys(DEFAULT_FACTORS.values()),
+    (8, 8, 8),
+    (8, 8, 16),
+    (16, 8, 8),
+    (32, 32),
+    (8, 16, 16),
+    (16, 16, 32),
+    (8, 8, 16, 16),
+)
+"""The factors this kernel takes, of orders 2 to 4; any others would do that `Shape` accepts."""
+PACKINGS = {"pair": FACTORS, "half": FACTORS}
+"""With either packing: a pair of sequences of P samples, or one sequence of 2 P."""
+AHEAD_POINTS = 8192
+"""From so many points on a block brings its next input to shared memory while it works."""
+SPLIT_POINTS = 256
+"""Twiddles of stages over so many points are products of two."""
 PADDINGS = ((30, 0), (4, 1), (3, 1), (5, 1), (4, 2), (5, 2), (6, 4), (3, 2), (5, 4), (6, 8))
 """(shift, factor) to choose from; see `Shape.padding`."""
 MOST_POINTS = 16384
@@ -72,7 +73,9 @@ class Stage:
     step: int
     groups: int
     table: int
-    """Where its twiddles begin, in floats."""
+    """Where its twiddles begin, in floats,"""
+    exponents: tuple[int, ...]
+    """and of which of the q they are; see `tables`."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,11 @@ class Shape:
         found, table = [], 0
         for i, radix in enumerate(self.factors):
             step = prod(self.factors[i + 1 :])
-            found.append(Stage(radix, step, self.held // radix, table))
-            table += 2 * radix * step if step > 1 else 0
+            exponents = tuple(range(radix))
+            if radix * step >= SPLIT_POINTS and radix % 4 == 0:
+                exponents = (1, 2, 3, *range(4, radix, 4))
+            found.append(Stage(radix, step, self.held // radix, table, exponents))
+            table += 2 * (len(exponents) + len(exponents) % 2) * step if step > 1 else 0
         return tuple(found)
 
     def place(self, stage: Stage, butterfly: NDArray | int, q: NDArray | int) -> NDArray:
@@ -201,7 +207,8 @@ class Spec:
 
     ``rows_in`` and ``rows_out``: points of a first-stage butterfly that can hold signal, and that are wanted.
     ``guarded``: some accesses are masked, because L < N or the last pair has one sequence only. ``wide``: the two
-    samples of a point (half-length packing) are accessed as one.
+    samples of a point (half-length packing) are accessed as one. ``ahead``: the next input is copied while this one
+    is at work.
     """
 
     factors: tuple[int, ...]
@@ -212,6 +219,7 @@ class Spec:
     pregate: bool = False
     postgate: bool = False
     wide: bool = False
+    ahead: bool = False
     dtype: str = "fp32"
 
     @property
@@ -240,7 +248,7 @@ class Spec:
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         packing = ("_half_wide" if self.wide else "_half") if self.half else ""
         guard = "_guarded" if self.guarded else ""
-        rows = f"_in{self.rows_in}_out{self.rows_out}"
+        rows = f"_in{self.rows_in}_out{self.rows_out}" + ("_ahead" if self.ahead else "")
         return f"fftconv_{format_factors(self.factors)}{rows}_fp32{packing}{gates}{guard}_w{self.warps}"
 
 
@@ -269,20 +277,23 @@ def make_spec(
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
     rows_in, rows_out = -(-signal // step), -(-wanted // step)
-    return Spec(plan.factors, rows_in, rows_out, half, guarded, pregate, postgate, half and halves > 1)
+    wide, ahead = half and halves > 1, shape.points >= AHEAD_POINTS
+    return Spec(plan.factors, rows_in, rows_out, half, guarded, pregate, postgate, wide, ahead)
 
 
 @lru_cache(maxsize=64)
 def tables(factors: tuple[int, ...]) -> NDArray[np.float32]:
-    """Twiddles e^(-2 pi i q m / (r s)) of all stages but the last, each [r / 2, s, 2 of q, 2 parts]; from float64.
+    """Twiddles e^(-2 pi i q m / (r s)) of all stages but the last, each [q / 2, s, 2 of q, 2 parts]; from float64.
 
-    A lane reads those of two neighbouring q at once.
+    A lane reads those of two q at once. Of a long stage only q = 1, 2, 3 and the multiples of four are kept, and
+    points are multiplied by two of them: a product costs less than a read past the first-level cache.
     """
     parts = []
     for stage in shape_of(factors).stages[:-1]:
-        r, s = stage.radix, stage.step
-        w = np.exp(-2j * np.pi * np.outer(np.arange(r), np.arange(s)) / (r * s))
-        parts.append(w.reshape(r // 2, 2, s).transpose(0, 2, 1).reshape(-1))
+        q, m = np.array(stage.exponents), np.arange(stage.step)
+        w = np.exp(-2j * np.pi * np.outer(q, m) / (stage.radix * stage.step))
+        w = np.concatenate([w, np.ones((len(q) % 2, stage.step))])
+        parts.append(w.reshape(-1, 2, stage.step).transpose(0, 2, 1).reshape(-1))
     found = np.concatenate(parts).astype(np.complex64).view(np.float32)
     found.setflags(write=False)
     return found

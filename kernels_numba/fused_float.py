@@ -37,7 +37,7 @@ def build(tile: Any, spec: Spec) -> Any:
     per worker, pairs per channel, batch size, channels, and the sequence length L.
     """
     shape, stages = spec.shape, spec.shape.stages
-    half, gated_in, gated_out = spec.half, spec.pregate, spec.postgate
+    half, gated_in, gated_out, ahead = spec.half, spec.pregate, spec.postgate, spec.ahead
     threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
     first, last = stages[0], stages[-1]
     step1, radix1, groups1 = first.step, first.radix, first.groups
@@ -55,6 +55,7 @@ def build(tile: Any, spec: Spec) -> Any:
     )
 
     inputs, outputs = _samples(spec, spec.rows_in), _samples(spec, spec.rows_out)
+    copy = tile.copy_floats(_copies(spec), guarded=spec.guarded)
     load = tile.load_floats(inputs, 2 * live // sequences, guarded=spec.guarded)
     load_post = tile.load_floats(outputs, 2 * kept // sequences, guarded=spec.guarded)
     store_first = tile.store_floats(outputs, guarded=spec.guarded)
@@ -74,6 +75,7 @@ def build(tile: Any, spec: Spec) -> Any:
     places = [_places(shape, s) for s in four]
     put1, put2, put3, put4 = (tile.store_points(x) for x in places)
     get1, get2, get3, get4 = (tile.load_points(x) for x in places)
+    get_input, commit, wait = tile.load_points(_places(shape, first, spec.rows_in)), tile.commit, tile.wait(0)
     filter_pairs = tile.multiply_points(
         tuple((4 * threads * i, (2 * i,), (2 * i + 1,)) for i in range(held // 2)), held
     )
@@ -107,26 +109,35 @@ def build(tile: Any, spec: Spec) -> Any:
         if half:
             starts = load_mirrors(mirrors, j, threads)
 
+        # Workers without an item do the first one again, and store nothing.
         item = small((block() * together + slot) * per_worker)
         turn = small(0)
         other_sequence = int64(channels) * length
         sample = small(unit * j)
-        while turn < per_worker:
-            there = small(item < items)  # workers without an item do the first one again, and store nothing
-            now = small(item * there)
-            h = small(divide(now, pairs))
-            p = small(now - h * pairs)
-            start = (sequences * int64(p) * channels + h) * length
-            limit = small(length * there)
-            other = start + other_sequence
-            second = small(limit * (2 * p + 1 < batch))
-            z = load(u, start, limit, sample)
+        there = small(item < items)
+        now = small(item * there)
+        h = small(divide(now, pairs))
+        p = small(now - h * pairs)
+        start = (sequences * int64(p) * channels + h) * length
+        limit = small(length * there)
+        second = small(limit * (2 * p + 1 < batch))
+        if ahead:
+            copy(u, start, limit, sample, at1)
             if not half:
-                z = join(z, load(u, other, second, sample))
+                copy(u, start + other_sequence, second, sample, at1 + 1)
+            commit()
+        while turn < per_worker:
+            if ahead:
+                wait()  # for the lane's own copies: no other lane reads them
+                z = get_input(at1)
+            elif half:
+                z = load(u, start, limit, sample)
+            else:
+                z = join(load(u, start, limit, sample), load(u, start + other_sequence, second, sample))
             if gated_in:
                 v = load(pre, start, limit, sample)
                 if not half:
-                    v = join(v, load(pre, other, second, sample))
+                    v = join(v, load(pre, start + other_sequence, second, sample))
                 z = gate_in(z, v)
             x = turn1(dft1(z), tables, 4 * m1)
             put1(at1, x)
@@ -163,17 +174,34 @@ def build(tile: Any, spec: Spec) -> Any:
             x = dft2i(x)
             put2(at2, x)
             barrier()
-            out = dft1i(turn1i(get1(at1), tables, 4 * m1))
+            x = get1(at1)
+            item = small(item + 1)
+            turn = small(turn + 1)
+            there = small(item < items)
+            now = small(item * there)
+            h = small(divide(now, pairs))
+            p = small(now - h * pairs)
+            next_start = (sequences * int64(p) * channels + h) * length
+            next_limit = small(length * there)
+            next_second = small(next_limit * (2 * p + 1 < batch))
+            if ahead:  # the lane's places are free now: the next input comes while it works on
+                if turn < per_worker:
+                    copy(u, next_start, next_limit, sample, at1)
+                    if not half:
+                        copy(u, next_start + other_sequence, next_second, sample, at1 + 1)
+                commit()
+            out = dft1i(turn1i(x, tables, 4 * m1))
             if gated_out:
                 v = load_post(post, start, limit, sample)
                 if not half:
-                    v = join(v, load_post(post, other, second, sample))
+                    v = join(v, load_post(post, start + other_sequence, second, sample))
                 out = gate_out(out, v)
             store_first(y, start, limit, sample, out)
             if not half:
-                store_second(y, other, second, sample, out)
-            item = small(item + 1)
-            turn = small(turn + 1)
+                store_second(y, start + other_sequence, second, sample, out)
+            start = next_start
+            limit = next_limit
+            second = next_second
 
     return kernel
 
@@ -192,21 +220,44 @@ def _samples(spec: Spec, rows: int) -> Any:
     return tuple(piece for c, re, im in points for piece in ((c, (re,)), (c + 1, (im,))))
 
 
-def _places(shape: Shape, stage: Stage) -> tuple[int, ...]:
-    """Distances of a thread's points from its first, in shared memory."""
-    return tuple(int(shape.at(c)) for c in shape.constants(stage, stage.radix))
+def _copies(spec: Spec) -> Any:
+    """A thread's copies of its input into its own places: (distance, place in words, how many samples)."""
+    stage = spec.shape.stages[0]
+    places = [2 * x for x in _places(spec.shape, stage, spec.rows_in)]
+    constants = spec.shape.constants(stage, spec.rows_in)
+    if not spec.half:
+        return tuple((c, x, 1) for c, x in zip(constants, places, strict=True))
+    if spec.wide:
+        return tuple((2 * c, x, 2) for c, x in zip(constants, places, strict=True))
+    return tuple((2 * c + i, x + i, 1) for c, x in zip(constants, places, strict=True) for i in range(2))
+
+
+def _places(shape: Shape, stage: Stage, rows: int | None = None) -> tuple[int, ...]:
+    """Distances of a thread's points from its first, in shared memory; of the first ``rows`` of each butterfly."""
+    return tuple(int(shape.at(c)) for c in shape.constants(stage, rows or stage.radix))
 
 
 def _twiddles(shape: Shape, stage: Stage) -> Any:
     """A thread's twiddles of a stage; see `float_spec.tables`. Butterflies in the same column share them."""
     r, s = stage.radix, stage.step
     columns = [shape.threads * c % s for c in range(stage.groups)]
+    split = len(stage.exponents) < r
+
+    def turned(exponent: int, column: int) -> tuple[int, ...]:
+        """The points that are multiplied by the twiddle of an exponent."""
+        if not split:
+            rows = [exponent] if exponent else []
+        elif exponent < 4:
+            rows = list(range(exponent, r, 4))
+        else:
+            rows = list(range(exponent, exponent + 4))
+        return tuple(r * c + q for c in range(stage.groups) if columns[c] == column for q in rows)
+
     found = []
     for column in dict.fromkeys(columns):
-        firsts = [r * c for c in range(stage.groups) if columns[c] == column]
-        for q in range(0, r, 2):
-            at = stage.table + 4 * (q // 2 * s + column)
-            found.append((at, tuple(f + q for f in firsts if q), tuple(f + q + 1 for f in firsts)))
+        for i in range(0, len(stage.exponents), 2):
+            pair = [turned(e, column) for e in stage.exponents[i : i + 2]]
+            found.append((stage.table + 4 * (i // 2 * s + column), *pair, *[()] * (2 - len(pair))))
     return tuple(found)
 
 
@@ -225,8 +276,8 @@ SIGNATURE = ("FLOATS",) * 6 + ("WORDS", "FLOATS") + ("INT",) * 6
 
 
 def min_blocks(spec: Spec) -> int:
-    """Blocks per SM that the compiler must leave registers for: 64 a thread with up to 16 points, else 128."""
-    return max(1, (1024 if spec.shape.held <= 16 else 512) // (32 * spec.warps))
+    """Blocks per SM that the compiler must leave registers for: 80 a thread with up to 16 points, else 128."""
+    return max(1, (768 if spec.shape.held <= 16 else 512) // (32 * spec.warps))
 
 
 def workers(spec: Spec) -> int:

@@ -125,7 +125,7 @@ def test_scales(peak: float) -> None:
 def test_factors(n: int) -> None:
     factors = filter_transform.factors_of(n)
     assert prod(factors) == n and max(factors) <= filter_transform.LARGEST_RADIX
-    assert all(f == 16 for f in factors[1:]) or n % 16
+    assert all(f == 16 for f in factors[1:]) or n == 24
 
 
 def test_factors_that_there_are_not() -> None:
@@ -134,11 +134,11 @@ def test_factors_that_there_are_not() -> None:
 
 
 def test_every_default_plan_has_passes() -> None:
-    """All lengths, with few kernels: passes after the first are of one radix."""
+    """All lengths, with few kernels: passes after the first are of radix 16, once of 12."""
     radices = set()
     for dtype in ("fp16", "fp32"):
         for n in families.default_factors(dtype):
             first, *others = filter_transform.factors_of(n)
             radices.add(first)
-            assert set(others) == {16} and n % (32 * filter_transform.PEAK_WARPS) == 0
+            assert set(others) <= {12, 16} and n % (32 * filter_transform.PEAK_WARPS) == 0
     assert radices <= {2, 3, 4, 6, 8, 12, 16}

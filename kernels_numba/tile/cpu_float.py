@@ -37,6 +37,7 @@ class CpuFloat:
     """Operations on float32 of the vocabulary; :class:`kernels_numba.tile.cpu.CpuTile` inherits them."""
 
     machine: Machine
+    _copy: Callable
 
     def load_floats(self, pieces: Any, count: int, *, guarded: bool) -> Callable:
         """Float32 of global memory, one or two neighbours an instruction; zeros where masked."""
@@ -73,6 +74,23 @@ class CpuFloat:
             self.machine.counters.add_bytes("global_written_bytes", target.name, written)
 
         return store
+
+    def copy_floats(self, pieces: Any, *, guarded: bool) -> Callable:
+        """Asynchronous copies to shared memory; zeros where masked."""
+
+        def copy(source: Buffer, base: Any, limit: Any, at: Any, word: Any) -> None:
+            for constant, place, n in pieces:
+                start = _lanes(at) + constant
+                keep = start < limit if guarded else np.ones(WARP, bool)
+                where = (_lanes(base) + start)[keep]
+                source.check(where, n)
+                values = np.zeros((WARP, n), np.float32)
+                values[keep] = source.data[where[:, None] + np.arange(n)]
+                self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * n * where.size)
+                offsets = 2 * (_lanes(word) + place)[:, None] + np.arange(2 * n)
+                self._copy(offsets, values.view(np.int16), synchronous=False)
+
+        return copy
 
     def multiply_floats(self, count: int) -> Callable:
         """Elementwise product of two fragments."""
@@ -125,7 +143,7 @@ class CpuFloat:
                     for which, points in enumerate(pair):
                         wr, wi = quads[2 * which : 2 * which + 2]
                         for i in points:
-                            xr, xi = x[i], x[i + count]
+                            xr, xi = out[i], out[i + count]
                             if conjugate:
                                 out[i], out[i + count] = fma(xr, wr, xi * wi), fma(xi, wr, -(xr * wi))
                             else:

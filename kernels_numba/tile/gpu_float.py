@@ -30,6 +30,8 @@ from kernels_numba.tile.points import dft_program
 
 # (constant offset, registers): see load_floats.
 FloatPieces = tuple[tuple[int, tuple[int, ...]], ...]
+# (constant offset, place in shared memory, how many): see copy_floats.
+CopiedFloats = tuple[tuple[int, int, int], ...]
 # (constant offset, points multiplied by the first number there, and by the second): see multiply_points.
 Factors = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
 POINT = ir.LiteralStructType([F32, F32])
@@ -165,6 +167,41 @@ class GpuFloat:
             return signature, codegen
 
         return store
+
+    def copy_floats(self, pieces: CopiedFloats, *, guarded: bool) -> Any:
+        """``op(source, base, limit, at, word)``: asynchronous copies to shared memory, one or two float32 each.
+
+        Piece (c, place, n) goes from element ``base + at + c`` to word ``word + place``; guarded, it is zeros unless
+        ``at + c < limit``. A lane sees its own copies after ``wait``.
+        """
+
+        @intrinsic
+        def copy(typing_context, source, base, limit, at, word):
+            signature = types.void(source, types.int64, types.int32, types.int32, types.int64)
+
+            def codegen(context, builder, signature, args):
+                pointer, base, limit, at, word = args
+                room = builder.sub(limit, at)
+                address = global_pointer(
+                    builder, pointer, builder.add(base, builder.sext(at, base.type)), F32
+                )
+                to = shared_address(builder, word)
+                for constant, place, n in pieces:
+                    text = f"cp.async.ca.shared.global [$0+{4 * place}], [$1+{4 * constant}], {4 * n};"
+                    if guarded:
+                        zero = (
+                            "st.shared.v2.b32 [$0+{0}], {{z, z}};" if n == 2 else "st.shared.b32 [$0+{0}], z;"
+                        )
+                        text = (
+                            f"{{.reg .pred p; .reg .b32 z; mov.b32 z, 0; setp.gt.s32 p, $2, {constant}; @p {text} "
+                            f"@!p {zero.format(4 * place)}}}"
+                        )
+                    asm(builder, VOID, [to, address, room], text, "r,l,r,~{memory}", effect=True)
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return copy
 
     def multiply_floats(self, count: int) -> Any:
         """Elementwise product of two fragments of float32."""
