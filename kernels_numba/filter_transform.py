@@ -7,7 +7,7 @@ N points go through device memory, in place, once for each factor (decimation in
     peak     the largest magnitude of each channel's bins -> its scale
     last     bins in the kernel's order, times their phases, over the scale, rounded
 
-Filters are done a few channels at a time, so that the points stay in the L2 cache: WORKSPACE_BYTES is all that
+Filters are done some channels at a time: WORKSPACE_BYTES for their points is all that
 preparing needs besides tables and the result.
 
 For half precision all is done in fp32 (taps of fp64 are rounded to it first): its error, of some 2^-23, is nothing
@@ -31,7 +31,7 @@ from monarch.index import natural_order_of
 
 WARPS = 4
 THREADS = 32 * WARPS
-WORKSPACE_BYTES = 32 * 2**20
+WORKSPACE_BYTES = 128 * 2**20
 PEAK_WARPS = 8
 LARGEST_RADIX = 16
 
