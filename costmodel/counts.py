@@ -76,6 +76,10 @@ class Counts:
     barriers_per_transform: float
     exact: bool = False
     source: str = "analytic"
+    waits: bool = False
+    """Whether a worker waits for each of its products: then its own stages do not overlap, only other workers do."""
+    capability: str = ""
+    """The only compute capability that has the kernel's instructions; empty: all have."""
 
     @property
     def device_bytes(self) -> float:
@@ -124,12 +128,13 @@ def for_plan(
     dtype: str = "fp16",
     variant: str = "plain",
     capacity_bytes: float,
+    capability: str = "",
 ) -> Counts:
-    """Exact counts where a kernel exists for the plan, else `analytic`."""
+    """Exact counts where a kernel exists for the plan (on GPUs of ``capability``, if given), else `analytic`."""
     shipped = _shipped()
     for source in (*_registry, *([shipped] if shipped else [])):
         exact = source(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
-        if exact is not None:
+        if exact is not None and (not capability or exact.capability in ("", capability)):
             return exact
     return analytic(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
 

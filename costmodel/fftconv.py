@@ -278,6 +278,7 @@ def _counts(plan: Plan, inputs: dict[str, Any], gpu: GPU) -> Counts:
         dtype=inputs["dtype"],
         variant=inputs["variant"],
         capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
+        capability=gpu.compute_capability,
     )
 
 

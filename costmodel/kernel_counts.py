@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import Any
 
-from costmodel import block_counts
+from costmodel import block_counts, group_counts
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
@@ -32,7 +32,7 @@ def factor_lists(points: int, order: int, packing: str = "pair") -> list[tuple[i
     """The factor lists of ``points`` complex points and an order that a kernel exists for."""
     known: list[tuple[int, ...]] = []
     if order == 2 and packing == "pair":
-        known = list(FACTORS)
+        known = [*FACTORS, *group_counts.shapes(packing)]
     elif order == 3:
         known = block_counts.shapes(packing)
     return [f for f in known if prod(f) == points]
@@ -127,6 +127,10 @@ def kernel_counts(
     """Counts of one call of the fused kernel, or None when there is none for the plan or it does not fit."""
     if dtype not in ITEM_BYTES or plan.factors not in factor_lists(plan.points, plan.order, plan.packing):
         return None
+    if plan.factors in group_counts.shapes(plan.packing):
+        return group_counts.kernel_counts(
+            plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
+        )
     make = _one_warp if plan.order == 2 else _block
     return make(plan, batch, channels, variant in GATED, capacity_bytes)
 

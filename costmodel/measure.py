@@ -196,7 +196,7 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
     default = default_plan(case.n, case.dtype)
     plans = [default]
     if case.variant == "plain" and case.dtype == "fp16" and case.batch > 1:
-        factors = [f for family in FAMILIES.values() for f in family.FACTORS if math.prod(f) == case.n]
+        factors = [f for family in FAMILIES for f in family.FACTORS if math.prod(f) == case.n]
         plans += [monarch.Plan(case.n, f) for f in factors if f != default.factors]
     for plan in plans:
         spectrum = prepare_filter(filters, length=case.length, mode=case.mode, dtype=case.dtype, plan=plan)

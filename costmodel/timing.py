@@ -8,8 +8,8 @@ the SMs' schedulers.
 *Latency.* A warp waits for its own results, so pipes on the chip reach their rate only with enough warps: W warps on
 an SM reach W / (W + W_half) of it, W_half the warps that reach half.
 
-*Overlap.* A worker (a warp of the order-2 kernel, a whole block of the others) goes through its stages one after the
-other; different workers overlap. Alone, a worker needs the sum of its demands; with v workers an SM no more than the
+*Overlap.* A worker (a warp, four warps or a whole block, by kernel) goes through its stages one after the other;
+different workers overlap. Alone, a worker needs the sum of its demands; with v workers an SM no more than the
 largest is certain to be busy. The law in between is that of balanced jobs in a closed queueing network (Zahorjan et
 al., "Balanced job bound analysis of queueing networks", CACM 25, 1982), with the overlap inside a worker (copies
 ahead of their use, several warps) fitted as k stages of each worker that run at once:
@@ -159,8 +159,9 @@ def combine(parts: dict[str, float], overlap: float) -> float:
 
 
 def overlap(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
-    """How many stages of its workers an SM has under way at once: k v."""
-    return inputs["stages_per_worker"].value * residency(counts, gpu)[1]
+    """How many stages of its workers an SM has under way at once: k v, or v where a worker waits for its products."""
+    stages = 1.0 if counts.waits else inputs["stages_per_worker"].value
+    return stages * residency(counts, gpu)[1]
 
 
 def seconds(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
@@ -240,7 +241,7 @@ def explain(counts: Counts, gpu: GPU) -> str:
         f" / ({known['issue_fraction'].value:.3g} x {reached * busy:.2g}) = {_us(parts['issue'])}"
     )
     lines.append(f"  launch  {counts.launches} x {known['launch_us'].value:.3g} us = {_us(parts['launch'])}")
-    stages = known["stages_per_worker"].value
+    stages = 1.0 if counts.waits else known["stages_per_worker"].value
     total, low, high = time_with_interval(counts, gpu, known)
     largest = max(parts, key=lambda key: parts[key])
     lines.append(f"t = largest + others / (1 + {stages:.3g} x {workers:.3g} workers per SM) + launch")

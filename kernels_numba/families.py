@@ -3,7 +3,8 @@
 A family is a module with ``FACTORS`` and ``PACKINGS`` (the plans it runs), ``make_spec`` (plan to compiled-in
 choices), ``build`` (the kernel function), ``SIGNATURE``, ``min_blocks``, ``workers`` (who takes items),
 ``operand_key`` and ``operands`` (its constant buffers, and what they depend on) and ``spectrum_layout`` (the filter's
-order). A new kernel is a new family; nothing else changes.
+order). One whose instructions only one compute capability has says so as ``CAPABILITY``. A new kernel is a new family;
+nothing else changes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import fused_block, fused_float, fused_warp
+from kernels_numba import fused_block, fused_float, fused_group, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
-FAMILIES: dict[int, ModuleType] = {2: fused_warp, 3: fused_block}
-"""By order, for fp16 and bf16."""
+FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block)
+"""For fp16 and bf16."""
+
+HOPPER = (9, 0)
 
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),
@@ -38,10 +41,13 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the
 length mean half-length packing."""
 
+HALVED_FACTORS: dict[int, tuple[int, ...]] = {2048: (64, 32), 4096: (64, 64)}
+"""The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
 
-def families(dtype: str = "fp16") -> dict[int, ModuleType]:
-    """By order, the families for sequences of a dtype: fp32 has one for every order."""
-    return dict.fromkeys((2, 3, 4), fused_float) if dtype == "fp32" else FAMILIES
+
+def families(dtype: str = "fp16") -> tuple[ModuleType, ...]:
+    """The families for sequences of a dtype: fp32 has one, for every order."""
+    return (fused_float,) if dtype == "fp32" else FAMILIES
 
 
 def default_factors(dtype: str = "fp16") -> dict[int, tuple[int, ...]]:
@@ -55,37 +61,54 @@ def shared_bytes(plan: Plan, dtype: str = "fp16") -> int:
 
 
 @cache
-def default_plans(limit: int = LARGEST_SHARED_BYTES, dtype: str = "fp16") -> dict[int, Plan]:
-    """By transform length, the plans for a GPU whose blocks can have ``limit`` bytes of shared memory.
+def default_plans(
+    limit: int = LARGEST_SHARED_BYTES,
+    capability: tuple[int, int] = HOPPER,
+    *,
+    halved: bool = False,
+    dtype: str = "fp16",
+) -> dict[int, Plan]:
+    """By transform length, the plans for sequences of a dtype on a GPU of a compute capability.
 
+    Its blocks can have ``limit`` bytes of shared memory. ``halved``: for at most half a length of samples in and out.
     Where a pair of sequences does not fit, one sequence may, with half-length packing; other lengths are left out.
     """
     found = {}
-    by_length = default_factors(dtype)
+    by_length, halves = default_factors(dtype), {} if dtype == "fp32" or not halved else HALVED_FACTORS
     for n, factors in by_length.items():
+        lists = [halves[n], factors] if n in halves else [factors]
+        candidates = [Plan(n, f) for f in lists if prod(f) == n]
         shorter = by_length.get(n // 2, ())
-        candidates = [Plan(n, factors)] if prod(factors) == n else []
         candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
         for plan in candidates:
-            runs = plan.factors in families(dtype)[plan.order].PACKINGS.get(plan.packing, ())
-            if runs and shared_bytes(plan, dtype) <= limit:
+            family = _find(plan, dtype)
+            if family and runs_on(family, capability) and shared_bytes(plan, dtype) <= limit:
                 found[n] = plan
                 break
     return found
 
 
 def default_plan(n: int, dtype: str = "fp16") -> Plan:
-    """The plan for a transform length of `default_factors`, on a GPU with the most shared memory."""
+    """The plan for a transform length of `default_factors`, on an H100 or H200."""
     return default_plans(dtype=dtype)[n]
+
+
+def runs_on(family: ModuleType, capability: tuple[int, int]) -> bool:
+    """Whether GPUs of a compute capability have a family's instructions."""
+    needed = getattr(family, "CAPABILITY", None)
+    return needed is None or needed == capability
+
+
+def _find(plan: Plan, dtype: str) -> ModuleType | None:
+    return next((f for f in families(dtype) if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
 
 
 def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:
     """The family that runs a plan on sequences of a dtype. Raises ``ValueError`` if there is none, saying what is."""
-    registered = families(dtype)
-    family = registered.get(plan.order)
-    if family is None or plan.factors not in family.PACKINGS.get(plan.packing, ()):
+    family = _find(plan, dtype)
+    if family is None:
         accepted: dict[str, list[str]] = {}
-        for each in dict.fromkeys(registered.values()):
+        for each in families(dtype):
             for packing, factors in each.PACKINGS.items():
                 accepted.setdefault(packing, []).extend(map(format_factors, factors))
         listed = "; ".join(

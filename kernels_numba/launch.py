@@ -59,10 +59,12 @@ def compile_spec(family: Any, spec: Any, capability: tuple[int, int]) -> Any:
     from kernels_numba.tile import gpu
 
     signature = tuple(getattr(tile_compile, kind) for kind in family.SIGNATURE)
+    # Instructions that one architecture alone has are compiled for that one ("a"), not for its successors too.
+    target = (*capability, "a") if getattr(family, "CAPABILITY", None) else capability
     return tile_compile.compile_kernel(
         family.build(gpu.tile(spec.dtype), spec),
         signature,
-        capability,
+        target,
         threads=32 * spec.warps,
         min_blocks=family.min_blocks(spec),
         name=spec.name,

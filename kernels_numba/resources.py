@@ -20,8 +20,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernels_numba import filter_transform, fused_warp
-from kernels_numba.families import default_plans, family_of
+from kernels_numba import filter_transform, fused_group, fused_warp
+from kernels_numba.families import default_plans, family_of, runs_on
 from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
 
@@ -49,8 +49,9 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     """(family, spec) of every kernel in the table.
 
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
-    causal one of the longest. Order 3: the default plans in both formats, and the same variants of the shortest.
-    fp32: the default plans, and the same variants at 1024 points. Filters: the passes in fp32.
+    causal one of the longest. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
+    default plans in both formats, and the same variants of the shortest. fp32: the default plans, and the same variants
+    at 1024 points. Filters: the passes in fp32.
     """
     for factors in fused_warp.FACTORS:
         for dtype in ("fp16", "bf16"):
@@ -58,6 +59,11 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     for n1 in (16, 32):
         yield _kernel(Plan(n1 * n1, (n1, n1)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(1024, (32, 32), signal=512, wanted=512), "fp16")
+    for pair in fused_group.FACTORS:
+        for dtype in ("fp16", "bf16"):
+            yield _kernel(Plan(prod(pair), pair), dtype)
+    yield _kernel(Plan(4096, (64, 64)), "fp16", guarded=True, pregate=True, postgate=True)
+    yield _kernel(Plan(4096, (64, 64), signal=2048, wanted=2048), "fp16")
     for plan in default_plans().values():
         if plan.order > 2:
             for dtype in ("fp16", "bf16"):
@@ -179,7 +185,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             archs.append(arch)
         else:
             print(f"{arch}: skipped, the installed CUDA toolkit does not know it", file=sys.stderr)
-    todo = [(family, spec, arch) for family, spec in kernels() for arch in archs]
+    todo = [
+        (family, spec, arch)
+        for family, spec in kernels()
+        for arch in archs
+        if runs_on(family, capability(arch))
+    ]
     started = time.perf_counter()
     for number, (family, spec, arch) in enumerate(todo, start=1):
         row = measure(family, spec, arch)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import monarch
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
-from kernels_numba.families import default_factors, default_plans, family_of
+from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, runs_on
 from kernels_numba.tile.layout import STORAGE_TYPES
 from monarch import Plan
 
@@ -221,7 +221,9 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: st
             'circle, or use mode "causal" or "two-sided"'
         )
     need = _points(mode, length, taps)
-    plans = default_plans(where.shared_bytes_per_block or LARGEST_SHARED_BYTES, dtype)
+    capability = where.capability or HOPPER  # the CPU body runs every family
+    limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
+    plans = default_plans(limit, capability, dtype=dtype)
     exact = mode == "circular" and length in plans
     if plan is None:
         fitting = [n for n in plans if n >= need]
@@ -233,7 +235,8 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: st
                 f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernels "
                 f"of {dtype} take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
             )
-        plan = plans[length if exact else fitting[0]]
+        n = length if exact else fitting[0]
+        plan = default_plans(limit, capability, halved=2 * length <= n, dtype=dtype)[n]
     elif plan.n < need and not (mode == "circular" and plan.n == length):
         or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
         raise ValueError(
@@ -241,5 +244,10 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: st
             f"taps, which needs {need}{or_exact}"
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
-    family_of(plan, dtype)  # refuses what no kernel can run
+    if not runs_on(family_of(plan, dtype), capability):
+        other = plans.get(plan.n, "another plan")
+        raise ValueError(
+            f"plan: {plan} needs instructions that {where.name} does not have (compute capability "
+            f"{capability[0]}.{capability[1]}); leave plan away, or ask for {other}"
+        )
     return plan

@@ -261,7 +261,7 @@ def test_wide_access_only_where_it_is_aligned() -> None:
 @pytest.mark.parametrize("capacity", [99, 163, 227])
 def test_default_plans(capacity: int) -> None:
     """Every power of two that a block's shared memory allows; one sequence where a pair does not fit."""
-    plans = families.default_plans(capacity * 1024, "fp32")
+    plans = families.default_plans(capacity * 1024, dtype="fp32")
     most = 16384 if capacity == 99 else 32768
     assert {2**i for i in range(8, most.bit_length())} <= set(plans) and max(plans) == most
     for n, plan in plans.items():

@@ -86,7 +86,7 @@ VARIANTS: dict[str, tuple[str, float, tuple[bool, bool]]] = {
     "short and odd": ("two-sided", 0.37, (False, True)),
 }
 ALL_FACTORS = (
-    *FACTORS,
+    *dict.fromkeys((*FACTORS, *kernels_numba.fused_group.FACTORS)),
     *dict.fromkeys(f for f in kernels_numba.families.DEFAULT_FACTORS.values() if len(f) == 3),
 )
 

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import block_counts, float_counts, kernel_counts
-from kernels_numba import FFTConv, float_spec, fused_block, fused_float, fused_warp, prepare_filter
-from kernels_numba.families import DEFAULT_FACTORS, default_plan, family_of
+from costmodel import block_counts, float_counts, group_counts, kernel_counts
+from kernels_numba import (
+    FFTConv,
+    float_spec,
+    fused_block,
+    fused_float,
+    fused_group,
+    fused_warp,
+    prepare_filter,
+)
+from kernels_numba.families import DEFAULT_FACTORS, FAMILIES, HALVED_FACTORS, default_plan, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
@@ -46,7 +54,10 @@ def count(plan, dtype, batch, channels, length, gates, blocks, size):
     grid, per_worker = convolve.grid(convolve.family.workers(spec), blocks)
     counted = flat(counters)
     assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
-    loads = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker)
+    if convolve.family is fused_group:
+        loads = group_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker, spec.teams)
+    else:
+        loads = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker)
     return convolve, spec, {"blocks": grid, "loads": loads}, counted
 
 
@@ -109,6 +120,47 @@ def block_case(plan, dtype, batch, channels, length, gates, blocks, size):
         together=spec.q <= block_counts.TOGETHER_POINTS,
         fold=block_counts.fold_of(plan.factors[0]),
         half=plan.packing == "half",
+        **grid,
+    )
+    check(expected, counted)
+
+
+@settings(max_examples=25)
+@given(
+    factors=st.sampled_from([f for f in fused_group.FACTORS if f[1] <= 64]),
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 9),
+    channels=st.integers(1, 3),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 2),
+    size=st.sampled_from([1.0, 1e4]),
+)
+@example(
+    factors=(64, 128), dtype="bf16", batch=3, channels=2, part=0.5, gates=(True, True), blocks=1, size=1e4
+)
+@example(
+    factors=(64, 32), dtype="fp16", batch=9, channels=3, part=1.0, gates=(True, True), blocks=1, size=1e4
+)
+def test_group_counts_equal_the_counters(factors, dtype, batch, channels, part, gates, blocks, size):
+    """Order 2 on warpgroups: every counter, for any plan, batch, length, alignment and grid."""
+    n = prod(factors)
+    length = max(1, int(part * n))
+    convolve, spec, grid, counted = count(
+        Plan(n, factors), dtype, batch, channels, length, gates, blocks, size
+    )
+    expected = group_counts.totals(
+        *factors,
+        *group_counts.live_rows(convolve.spectrum.plan),
+        batch=batch,
+        channels=channels,
+        length=length,
+        pregate=gates[0],
+        postgate=gates[1],
+        scaled=convolve.scaled,
+        tables_shared=spec.tables_shared,
+        ring=spec.ring,
+        keep=spec.keep,
         **grid,
     )
     check(expected, counted)
@@ -255,15 +307,15 @@ def test_tensor_work_is_half_of_the_complex_products():
 
 def test_the_model_knows_every_kernel():
     """The kernels' own list of plans, and no other."""
-    families = {2: fused_warp, 3: fused_block}
-    for order, family in families.items():
-        for packing in ("pair", "half", "complex"):
-            lists = set(family.PACKINGS.get(packing, ()))
-            for points in {prod(f) for f in (*fused_warp.FACTORS, *fused_block.FACTORS)}:
-                known = kernel_counts.factor_lists(points, order, packing)
-                assert set(known) == {f for f in lists if prod(f) == points} and len(known) == len(set(known))
-    for n, factors in DEFAULT_FACTORS.items():
-        plan = default_plan(n)
+    points = {prod(f) for family in FAMILIES for f in family.FACTORS}
+    for packing in ("pair", "half", "complex"):
+        run = [f for family in FAMILIES for f in family.PACKINGS.get(packing, ())]
+        known = [
+            f for n in points for order in (2, 3, 4) for f in kernel_counts.factor_lists(n, order, packing)
+        ]
+        assert sorted(known) == sorted(run)
+    for n, factors in [*DEFAULT_FACTORS.items(), *HALVED_FACTORS.items()]:
+        plan = default_plan(n) if factors == DEFAULT_FACTORS[n] else Plan(n, factors)
         found = kernel_counts.kernel_counts(
             plan, 2, 1, dtype="fp16", variant="plain", capacity_bytes=227 * 1024
         )

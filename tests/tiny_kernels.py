@@ -100,12 +100,12 @@ def run_cpu(spec: Tiny, data: Data) -> tuple[NDArray[np.int16], Counters]:
     return out, counters
 
 
-def run_gpu(spec: Tiny, data: Data) -> NDArray[np.int16]:
-    """Run on the first GPU; set MONARCH_NUMBA_CACHE to a folder of the test's own before."""
+def run_gpu(spec: Tiny, data: Data, family: Any = None) -> NDArray[np.int16]:
+    """Run on the first GPU, a kernel of this module or of another; needs a MONARCH_NUMBA_CACHE of the test's own."""
     from kernels_numba import device
     from kernels_numba.launch import DeviceBuffer, LoadedKernel, synchronize
 
-    loaded = LoadedKernel(sys.modules[__name__], spec, device())
+    loaded = LoadedKernel(family or sys.modules[__name__], spec, device())
     buffers = [DeviceBuffer.of(x, 0) for x in (*data, np.full(SIZE, POISON, np.int16))]
     launch = loaded.launcher(spec.grid, (*POINTERS, spec.n))
     launch(0, *(buffer.pointer for buffer in buffers))

@@ -67,5 +67,22 @@ made outside the kernel                            called inside
 ``divide_floats``                                  and over a power of two
 ================================================== ========================================================
 
+Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core
+matrices (8 x 8 halves, ``layout.group_left_index`` and ``group_right_index``), but for data in registers.
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``team_barrier(warps)``                            ``meet(team)``: the warps of one team of the block meet
+``fence_async``                                    ``fence()``: products may read what this lane wrote, after
+                                                   the next barrier
+``prefetch``                                       ``prefetch(source, word)``: bring a line into the L2 cache
+``store_matrices(pieces)``                         ``store(word, x)``: four registers as four core matrices
+``group_dft_rows(columns, k_tiles, ...)``          ``dft(factor, data)``: contract the rows
+``group_dft_rows_times(..., table=)``              ``dft(factor, data, source, at, alone)``: the same, rounded
+                                                   and multiplied by a complex table
+``group_dft_columns_times(columns, k_tiles, ...)`` ``dft(data, factor, source, at)``: contract the columns
+================================================== ========================================================
+
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.
 """

@@ -34,7 +34,7 @@ class Cubin:
 
     code: bytes
     entry: str
-    capability: tuple[int, int]
+    capability: tuple
 
 
 @contextmanager
@@ -53,13 +53,16 @@ def _pretend_device(capability: tuple[int, int]) -> Any:
 def compile_kernel(
     function: Any,
     signature: tuple,
-    capability: tuple[int, int],
+    capability: tuple,
     *,
     threads: int,
     min_blocks: int = 1,
     name: str | None = None,
 ) -> Cubin:
-    """Compile a kernel for ``capability`` and blocks of ``threads``, ``min_blocks`` of them per SM."""
+    """Compile a kernel for ``capability`` and blocks of ``threads``, ``min_blocks`` of them per SM.
+
+    A capability is (major, minor), or (major, minor, "a") for code with instructions of that architecture alone.
+    """
     with _pretend_device(capability):
         if name:
             function.__name__ = function.__qualname__ = name
@@ -148,7 +151,7 @@ def resources(cubin: Cubin) -> dict[str, int]:
         "static_shared_bytes": int(found["SHARED"]),
         "spill_stores": counts.get("STL", 0),
         "spill_loads": counts.get("LDL", 0),
-        "mma": counts.get("HMMA", 0),
+        "mma": counts.get("HMMA", 0) + counts.get("HGMMA", 0),
         "double_precision": sum(counts.get(op, 0) for op in ("DADD", "DMUL", "DFMA")),
         "instructions": sum(counts.values()),
     }

@@ -24,14 +24,14 @@ class Counters:
     bank_conflicts: int = 0
     """Wavefronts beyond the fewest that the bytes of each instruction need."""
     mma_m16n8k16: int = 0
-    """Tensor-core instructions; 4096 flops each."""
+    """Tensor-core instructions of this shape, or parts of wider ones; 4096 flops each."""
     fp32_flops: int = 0
     half_flops: int = 0
     """Flops of packed half-precision multiplies and fused multiply-adds."""
     transposes: int = 0
     """8 x 8 register transposes (``movmatrix``)."""
     barriers: int = 0
-    """Block barriers, counted once per block."""
+    """Barriers: the block's, counted once per block, and its teams', once per team."""
     blocks: int = 0
     warps: int = 0
 

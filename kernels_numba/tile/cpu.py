@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
-from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
+from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
+from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
 
 MMA_FLOPS = 4096
@@ -41,7 +42,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuFloat, CpuFilter):
+class CpuTile(CpuMemory, CpuWarpgroup, CpuFloat, CpuFilter):
     """The vocabulary for one half-precision type, or for "fp32" alone, bound to a machine."""
 
     name = "cpu"
@@ -57,7 +58,7 @@ class CpuTile(CpuMemory, CpuFloat, CpuFilter):
     def __init__(self, machine: Machine, dtype: str) -> None:
         self.machine = machine
         self.dtype = dtype
-        self.half = HALF_TYPES.get(dtype)
+        self.half = STORAGE_TYPES[dtype]
 
     # ---- places and order ----------------------------------------------------------------------------------
     def lane(self) -> Lanes:

@@ -32,6 +32,7 @@ from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
+from kernels_numba.tile.gpu_warpgroup import GpuWarpgroup
 
 PTX = {
     "fp16": {
@@ -103,7 +104,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuFloat, GpuFilter):
+class GpuTile(GpuMemory, GpuMoves, GpuWarpgroup, GpuFloat, GpuFilter):
     """The vocabulary for one half-precision type ("fp16" or "bf16"), or for "fp32" alone."""
 
     name = "gpu"
@@ -280,7 +281,6 @@ class GpuTile(GpuMemory, GpuMoves, GpuFloat, GpuFilter):
     # ---- arithmetic on registers ---------------------------------------------------------------------------
     def pack(self, count: int, *, swap: tuple[int, ...] = ()) -> Any:
         """Round ``2 count`` float32 to ``count`` registers of two halves, those in ``swap`` reversed."""
-        text = self.ptx["pack"] + " $0, $1, $2;"
 
         @intrinsic
         def rounded(typing_context, values):
@@ -293,12 +293,16 @@ class GpuTile(GpuMemory, GpuMoves, GpuFloat, GpuFilter):
                     low, high = floats[2 * i], floats[2 * i + 1]
                     if i in swap:
                         low, high = high, low
-                    words.append(asm(builder, I32, [high, low], text, "=r,f,f"))
+                    words.append(self.round_pair(builder, low, high))
                 return pack_tuple(context, builder, signature.return_type, words)
 
             return result(values), codegen
 
         return rounded
+
+    def round_pair(self, builder: Any, low: Any, high: Any) -> Any:
+        """One register of two halves from two float32; for use in code generation."""
+        return asm(builder, I32, [high, low], self.ptx["pack"] + " $0, $1, $2;", "=r,f,f")
 
     def scale(self, count: int) -> Any:
         """Multiply ``count`` float32 by one float32: ``op(values, factor)``."""
@@ -337,6 +341,14 @@ class GpuTile(GpuMemory, GpuMoves, GpuFloat, GpuFilter):
 
         return product
 
+    def complex_product(self, builder: Any, xr: Any, xi: Any, yr: Any, yi: Any) -> tuple[Any, Any]:
+        """Real and imaginary part of x y, registers of two halves; for use in code generation."""
+        minus = asm(builder, I32, [xi], self.ptx["neg"] + " $0, $1;", "=r,r")
+        return (
+            self._fma(builder, xr, yr, self._multiply(builder, minus, yi)),
+            self._fma(builder, xr, yi, self._multiply(builder, xi, yr)),
+        )
+
     def multiply_complex(self, count: int) -> Any:
         """Elementwise complex product of two fragments of ``count`` real and ``count`` imaginary registers.
 
@@ -351,10 +363,9 @@ class GpuTile(GpuMemory, GpuMoves, GpuFloat, GpuFilter):
                 left, right = (unpack(builder, x, 2 * count) for x in args)
                 re, im = [], []
                 for i in range(count):
-                    xr, xi, yr, yi = left[i], left[i + count], right[i], right[i + count]
-                    minus = asm(builder, I32, [xi], self.ptx["neg"] + " $0, $1;", "=r,r")
-                    re.append(self._fma(builder, xr, yr, self._multiply(builder, minus, yi)))
-                    im.append(self._fma(builder, xr, yi, self._multiply(builder, xi, yr)))
+                    pair = self.complex_product(builder, left[i], left[i + count], right[i], right[i + count])
+                    re.append(pair[0])
+                    im.append(pair[1])
                 return pack_tuple(context, builder, signature.return_type, re + im)
 
             return result(a, b), codegen

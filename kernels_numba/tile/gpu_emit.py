@@ -85,6 +85,17 @@ def load_shared_words(builder: Any, address: Any, byte_offset: int, width: int) 
     return unpack(builder, value, width) if width > 1 else [value]
 
 
+def load_global_words(builder: Any, pointer: Any, offset: Any, constant: int, width: int) -> list:
+    """``width`` words at an offset plus a constant, in words."""
+    kind = ir.VectorType(I32, width) if width > 1 else I32
+    start = global_pointer(builder, pointer, builder.add(offset, ir.Constant(I64, constant)), kind)
+    value = builder.load(start)
+    value.align = 4 * width
+    if width == 1:
+        return [value]
+    return [builder.extract_element(value, ir.Constant(I32, w)) for w in range(width)]
+
+
 def store_shared_words(builder: Any, address: Any, byte_offset: int, words: list) -> None:
     """Words at a 32-bit address plus a constant."""
     vector = f".v{len(words)}" if len(words) > 1 else ""

@@ -79,6 +79,65 @@ def c_index(row_groups: int, column_tiles: int) -> Index:
     return _frozen(rows, columns)  # type: ignore[return-value]
 
 
+@cache
+def group_left_index(k: int) -> Index:
+    """Rows and columns of a left operand [64, k] of a warpgroup in shared memory, flat, in the order of its halves.
+
+    Core matrices of 8 rows by 8 columns follow each other as [k / 16, 8 row groups, 2 of k].
+    """
+    step, group, part, row, column = np.meshgrid(
+        *(np.arange(n) for n in (k // 16, 8, 2, 8, 8)), indexing="ij"
+    )
+    return _frozen((8 * group + row).reshape(-1), (16 * step + 8 * part + column).reshape(-1))  # type: ignore[return-value]
+
+
+SLICE_TILES = 4
+
+
+def group_row_slices(columns: int) -> list[list[int]]:
+    """Column tiles of a warpgroup product that contracts rows, in the slices that are computed one after the other.
+
+    A slice's real and imaginary accumulators are one instruction's, so each is at most 32 columns wide.
+    """
+    tiles = list(range(columns // 8))
+    return [tiles[start : start + SLICE_TILES] for start in range(0, len(tiles), SLICE_TILES)]
+
+
+def group_column_slices(columns: int) -> list[list[int]]:
+    """Column tiles of a warpgroup product that contracts columns, in its slices.
+
+    More columns of accumulators, beside a left operand and results that are complete, would not leave registers for
+    anything else. A slice has as many tiles of the first half as of the second: an output and its mirror are formed
+    together.
+    """
+    half = columns // 16
+    step = half // -(-half // (SLICE_TILES // 2))
+    return [
+        [*range(start, start + step), *range(half + start, half + start + step)]
+        for start in range(0, half, step)
+    ]
+
+
+def by_slices(slices: list[list[int]]) -> tuple[int, ...]:
+    """Registers of a packed C of two row groups in the order in which slices of its column tiles come."""
+    tiles = sum(map(len, slices))
+    return tuple(y * tiles + tile for chosen in slices for y in range(2) for tile in chosen)
+
+
+@cache
+def group_right_index(k: int, columns: int) -> Index:
+    """Rows and columns of a right operand [k, columns] of a warpgroup in shared memory, flat, as its halves lie.
+
+    Core matrices of 8 columns by 8 rows (the contraction runs fastest) follow each other as
+    [k / 16, column groups by slice, 2 of k].
+    """
+    groups = np.array([tile for part in group_column_slices(columns) for tile in part])
+    step, group, part, column, row = np.meshgrid(
+        np.arange(k // 16), groups, *(np.arange(n) for n in (2, 8, 8)), indexing="ij"
+    )
+    return _frozen((16 * step + 8 * part + row).reshape(-1), (8 * group + column).reshape(-1))  # type: ignore[return-value]
+
+
 def to_words(values: NDArray[np.floating], dtype: str) -> NDArray[np.int32]:
     """Round [..., 2] to half precision and pack each pair into one 32-bit register."""
     halves = np.ascontiguousarray(values.astype(HALF_TYPES[dtype]))
@@ -97,9 +156,12 @@ def lane_order(words: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.ascontiguousarray(words.reshape(registers // 4, 4, WARP).transpose(0, 2, 1)).reshape(-1)
 
 
-def lane_order_positions(row_groups: int, column_tiles: int) -> Index:
-    """Rows and columns of a packed C, flat, in the order of the halves that :func:`lane_order` makes."""
-    rows, columns = c_index(row_groups, column_tiles)
+def lane_order_positions(row_groups: int, column_tiles: int, order: tuple[int, ...] | None = None) -> Index:
+    """Rows and columns of a packed C, flat, in the order of the halves that :func:`lane_order` makes.
+
+    ``order``: the C's registers in another order.
+    """
+    rows, columns = (x if order is None else x[list(order)] for x in c_index(row_groups, column_tiles))
     registers = rows.shape[0]
     flat = [x.reshape(registers // 4, 4, WARP, 2).swapaxes(1, 2).reshape(-1) for x in (rows, columns)]
     return flat[0], flat[1]
@@ -114,3 +176,9 @@ def pack_operand(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDAr
 def pack_complex(matrix: NDArray[np.complexfloating], index: Index, dtype: str) -> NDArray[np.int32]:
     """Real parts, then imaginary parts, each as :func:`pack_operand`."""
     return np.concatenate([pack_operand(matrix.real, index, dtype), pack_operand(matrix.imag, index, dtype)])
+
+
+def pack_core(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDArray[np.int32]:
+    """Words of a real matrix as core matrices, laid out by ``index`` (from group_left_index or group_right_index)."""
+    rows, columns = index
+    return to_words(matrix[rows, columns].reshape(-1, 2), dtype)

@@ -11,6 +11,7 @@ The machine checks what a GPU would leave undefined:
   for;
 * writing shared memory that another warp read or wrote since the last barrier, or that another lane of the same
   warp read or wrote since the last ``warp_sync``;
+* a warpgroup product that reads shared memory written since the last barrier, or not fenced by its writer;
 * touching shared memory or a global buffer outside its bounds, or off the access's natural alignment.
 """
 
@@ -29,6 +30,8 @@ from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import WARP
 
 NOBODY, MANY, PAIR = -1, -2, -3
+TEAM_EPOCHS = 1 << 32
+"""An epoch is the count of block barriers times this, plus that of the team's barriers since."""
 POISON = np.int16(0x7FFF)  # a NaN in both half-precision formats
 
 
@@ -98,6 +101,12 @@ class Warp:
     index: int
     machine: Machine
     syncs: int = 0
+
+    @property
+    def team(self) -> int:
+        """Which team of the block this warp is in: the warps that meet at one team barrier."""
+        return self.index // self.machine.team_warps
+
     pending: list[list[tuple[NDArray, NDArray]]] = field(default_factory=list)
     """Groups of asynchronous copies under way, oldest first: (half offsets [32, n], values [32, n])."""
     open_group: list[tuple[NDArray, NDArray]] = field(default_factory=list)
@@ -113,8 +122,10 @@ class Shared:
         self.writer_lane = np.full(words, NOBODY, np.int32)
         self.written_at = np.full(words, NOBODY, np.int64)
         self.written_sync = np.full(words, NOBODY, np.int64)
+        self.written_fence = np.full(words, NOBODY, np.int64)
         self.reader = np.full(words, NOBODY, np.int32)
         self.reader_lane = np.full(words, NOBODY, np.int32)
+        self.reader_team = np.full(words, NOBODY, np.int32)
         self.read_at = np.full(words, NOBODY, np.int64)
         self.read_sync = np.full(words, NOBODY, np.int64)
 
@@ -124,6 +135,40 @@ class Shared:
                 f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}"
             )
 
+    def _now(self, at: NDArray, team: NDArray, warp: Warp, epoch: int) -> NDArray:
+        """Whether accesses at epochs ``at`` by ``team`` have no barrier between them and now.
+
+        Another team's are separated by the block's barriers only; no barrier separates them if several teams read.
+        """
+        same_block = at // TEAM_EPOCHS == epoch // TEAM_EPOCHS
+        return (at == epoch) | (same_block & (at >= 0) & (team != warp.team))
+
+    def read_async(self, warp: Warp, index: NDArray, epoch: int, fences: list[int]) -> None:
+        """A warpgroup product reads words ``index``."""
+        self._check_bounds(index)
+        if not self.ready[index].all():
+            raise KernelError(
+                "a product reads shared memory that was not written, or whose copy was not waited for"
+            )
+        writer = self.writer[index]
+        if self._now(self.written_at[index], writer // warp.machine.team_warps, warp, epoch).any():
+            raise KernelError("a product reads shared memory that was written without a barrier between")
+        if (np.asarray(fences)[writer] == self.written_fence[index]).any():
+            raise KernelError("a product reads shared memory that its writer did not fence (fence_async)")
+        self._note_read(warp, index, epoch)
+        self.reader_lane[index] = MANY
+
+    def _note_read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
+        """Remember who reads; whether others had read since the last barrier."""
+        read_now, reader = (
+            self._now(self.read_at[index], self.reader_team[index], warp, epoch),
+            self.reader[index],
+        )
+        self.reader_team[index] = np.where(read_now & (self.reader_team[index] != warp.team), MANY, warp.team)
+        self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
+        self.read_at[index] = epoch
+        return read_now & (reader == warp.index)
+
     def read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray[np.int32]:
         """Words at ``index`` [..., 32]."""
         self._check_bounds(index)
@@ -131,7 +176,7 @@ class Shared:
             raise KernelError(
                 "shared memory is read before it was written, or before its copy was waited for"
             )
-        recent = self.written_at[index] == epoch
+        recent = self._now(self.written_at[index], self.writer[index] // warp.machine.team_warps, warp, epoch)
         if recent.any():
             other = recent & (self.writer[index] != warp.index)
             if other.any():
@@ -143,14 +188,11 @@ class Shared:
                 raise KernelError(
                     "a lane reads shared memory that another lane wrote, without warp_sync between"
                 )
-        read_now, reader = self.read_at[index] == epoch, self.reader[index]
-        before = read_now & (reader == warp.index) & (self.read_sync[index] == warp.syncs)
+        before = self._note_read(warp, index, epoch) & (self.read_sync[index] == warp.syncs)
         several = before & (self.reader_lane[index] != _INDICES)
         self.reader_lane[index] = _INDICES
         several |= self.reader_lane[index] != _INDICES  # lanes of this very access
         self.reader_lane[index[several]] = MANY
-        self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
-        self.read_at[index] = epoch
         self.read_sync[index] = warp.syncs
         return self.words[index]
 
@@ -162,7 +204,10 @@ class Shared:
         ``single_halves``: the lanes write 16 bits each, so two of them may share a word.
         """
         self._check_bounds(index)
-        read_now, written_now = self.read_at[index] == epoch, self.written_at[index] == epoch
+        read_now = self._now(self.read_at[index], self.reader_team[index], warp, epoch)
+        written_now = self._now(
+            self.written_at[index], self.writer[index] // warp.machine.team_warps, warp, epoch
+        )
         raced = (read_now & (self.reader[index] != warp.index)) | (
             written_now & (self.writer[index] != warp.index)
         )
@@ -186,6 +231,7 @@ class Shared:
         self.ready[index] = True
         self.written_at[index] = epoch
         self.written_sync[index] = warp.syncs
+        self.written_fence[index] = warp.machine.fences[warp.index]
 
     @property
     def halves(self) -> NDArray[np.int16]:
@@ -217,12 +263,22 @@ class Machine:
         self.counters = Counters()
         self.local = threading.local()
         self.shared = Shared(1)
-        self.epoch = 0
+        self.team_warps = 1 << 16
+        """Warps that meet at a team barrier; one team unless a kernel has such barriers."""
+        self.fences: list[int] = []
+        """By warp of the block, how often it fenced its writes for warpgroup products."""
+        self._block_epoch = 0
+        self._team_epochs: dict[int, int] = {}
 
     @property
     def warp(self) -> Warp:
         """The warp that is running."""
         return self.local.warp
+
+    @property
+    def epoch(self) -> int:
+        """Counts the barriers that the running warp has passed: the block's, and between them its team's."""
+        return self._block_epoch * TEAM_EPOCHS + self._team_epochs.get(self.warp.team, 0)
 
     def count_shared(self, offsets: NDArray, width: int, *, write: bool) -> None:
         """One shared-memory instruction: word offsets [32], ``width`` words a lane."""
@@ -254,6 +310,9 @@ class Machine:
     def _run_block(self, kernel: Callable, block: int, warps: int, arguments: Sequence[Any]) -> None:
         state = _Turns(warps)
         self._turns = state
+        self.fences = [0] * warps
+        self._block_epoch += 1
+        self._team_epochs = {}
 
         def body(index: int) -> None:
             self.local.warp = Warp(block, index, self)
@@ -282,18 +341,34 @@ class Machine:
         self._turns.wait_turn(warp.index)
 
     def _open(self) -> None:
-        """The barrier opens: what was written before it may be read. Called before any warp goes on."""
-        self.epoch += 1
+        self._block_epoch += 1
+        self._team_epochs = {}
+
+    def team_barrier(self, team: int) -> None:
+        """The running warp waits for the others of its team."""
+        warp = self.warp
+        if team != warp.team:
+            raise KernelError(
+                f"warp {warp.index} is in team {warp.team} and waits at the barrier of team {team}"
+            )
+        warp.syncs += 1
+        members = range(team * self.team_warps, (team + 1) * self.team_warps)
+
+        def opening() -> None:
+            self._team_epochs[team] = self._team_epochs.get(team, 0) + 1
+
+        self._turns.arrive(warp.index, opening, members)
+        self._turns.wait_turn(warp.index)
 
 
 class _Turns:
     """A baton: which warp may run. Warps run in order of index between barriers."""
 
     def __init__(self, warps: int) -> None:
+        self.warps = warps
         self.alive = list(range(warps))
         self.queue = list(range(warps))
-        self.arrived: list[int] = []
-        self.left_early = False
+        self.arrived: dict[range | None, list[int]] = {}
         self.barriers = 0
         self.error: BaseException | None = None
         self.change = threading.Condition()
@@ -304,17 +379,25 @@ class _Turns:
             if self.error is not None:
                 raise _Stopped
 
-    def arrive(self, index: int, opening: Callable[[], None]) -> None:
-        """Reach a barrier; the last warp opens it, and calls ``opening`` before the others can know."""
+    def arrive(self, index: int, opening: Callable[[], None], members: range | None = None) -> None:
+        """Reach a barrier of the block or of ``members``.
+
+        The last warp opens it, and calls ``opening`` before any other can go on.
+        """
         with self.change:
-            if self.left_early:
+            wanted = set(range(self.warps) if members is None else members)
+            if not wanted <= set(self.alive):
                 raise KernelError("a warp waits at a barrier that another warp of its block never reaches")
             self.queue.remove(index)
-            self.arrived.append(index)
-            if len(self.arrived) == len(self.alive):
+            waiting = self.arrived.setdefault(members, [])
+            waiting.append(index)
+            if len(waiting) == len(wanted):
                 opening()
-                self.queue, self.arrived = sorted(self.arrived), []
+                self.queue = sorted([*self.queue, *waiting])
+                del self.arrived[members]
                 self.barriers += 1
+            elif not self.queue:
+                raise KernelError("the warps of a block wait at different barriers")
             self.change.notify_all()
 
     def leave(self, index: int) -> None:
@@ -322,9 +405,8 @@ class _Turns:
             self.alive.remove(index)
             if index in self.queue:
                 self.queue.remove(index)
-            if self.arrived and self.error is None:
+            if self.error is None and any(m is None or index in m for m in self.arrived):
                 self.error = KernelError("a warp ended while others of its block wait at a barrier")
-            self.left_early = True
             self.change.notify_all()
 
     def fail(self, error: BaseException) -> None:
