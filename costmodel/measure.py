@@ -79,10 +79,16 @@ class Case:
 
 
 def cases(*, quick: bool = False) -> Iterator[Case]:
-    """What is measured: every length of the fused kernels; up to 1024 points every variant in both half types."""
-    from kernels_numba.families import DEFAULT_FACTORS
+    """What is measured: every length of the fused kernels; up to 1024 points every variant in both half types.
 
-    for n in sorted(DEFAULT_FACTORS):
+    In fp32 every length, plain, causal and gated.
+    """
+    from kernels_numba.families import default_factors
+
+    for n in () if quick else sorted(default_factors("fp32")):
+        for variant, length in (("plain", n), ("causal", n // 2), ("gated", n)):
+            yield Case(n, length, variant, "fp32")
+    for n in sorted(default_factors()):
         yield Case(n, n, "plain", "fp16")
         if quick:
             continue
@@ -209,14 +215,19 @@ def _providers(case: Case, torch: Any, asked: Sequence[Plan] = ()) -> list[_Prov
 
         text = monarch.format_factors(plan.factors)
         name = f"ours:{text}" if number else "ours"
-        bound = reference.fftconv_bound(plan.order, case.dtype, gates=gates)
+        if case.dtype == "fp32":
+            bound = reference.fft32_bound(case.n, gates=gates)
+        else:
+            bound = reference.fftconv_bound(plan.order, case.dtype, gates=gates)
         note = f"plan={text}" + ("" if plan.packing == "pair" else f"; packing={plan.packing}")
         found.append(_Provider(name, case.dtype, ours, note, bound))
     if case.gated and case.n > LONGEST_GATED_PEER:  # PyTorch's intermediates would not fit beside the data
         return found
-    if case.dtype == "fp16":  # fp32 input and output: the same row for both half types
+    if case.dtype != "bf16":  # fp32 input and output: the same row for all types
         call = _torch_call(case, torch, filters, half=False)
         found.append(_Provider("torch", "fp32", call, "irfft(rfft(u) kf), kf prepared", FP32_BOUND))
+    if case.dtype == "fp32":
+        return found
     found.append(
         _Provider(
             "torch:half-io",
@@ -260,7 +271,7 @@ def _torch_call(case: Case, torch: Any, filters: Any, *, half: bool) -> Callable
 
 
 def _measure(case: Case, provider: _Provider, torch: Any, stamp: tuple[str, str]) -> tuple[Row, float]:
-    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[case.dtype]
     item = 4 if provider.dtype == "fp32" else 2
     nbytes = case.bytes_min(item)
     cache = torch.cuda.get_device_properties(0).L2_cache_size

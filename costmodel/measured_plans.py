@@ -39,10 +39,10 @@ def plans_of(case: Any, asked: Sequence[Plan] = ()) -> list[Plan]:
     """
     from kernels_numba.families import FAMILIES, default_plan, default_plans
 
-    default = default_plans(halved=2 * case.length <= case.n)[case.n]
+    default = default_plans(halved=2 * case.length <= case.n, dtype=case.dtype)[case.n]
     others = [plan for plan in asked if plan.n == case.n]
     if not asked:
-        others = [default_plan(case.n)]
+        others = [default_plan(case.n, case.dtype)]
     if not asked and case.variant == "plain" and case.dtype == "fp16" and case.batch > 1:
         lists = [f for family in FAMILIES for f in family.PACKINGS.get(default.packing, ())]
         others = [default.with_(factors=f) for f in lists if math.prod(f) == default.points]

@@ -75,6 +75,16 @@ class Adapter(ABC):
     def host(self, x: Any) -> NDArray:
         """The values as a NumPy array: a view for host memory, else a copy."""
 
+    def packed(self, x: Any) -> Any:
+        """The same values without gaps, on the same device: the array itself if it has none."""
+        return np.ascontiguousarray(self.host(x))
+
+    def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An uninitialised array of any NumPy dtype on GPU ``index``, of this library if it can make one."""
+        from kernels_numba.launch import DeviceBuffer
+
+        return DeviceBuffer(index, shape, dtype)
+
 
 class NumpyAdapter(Adapter):
     """NumPy arrays."""
@@ -137,6 +147,12 @@ class TorchAdapter(Adapter):
     def empty_like(self, x: Any) -> Any:
         return self.torch.empty_like(x)
 
+    def packed(self, x: Any) -> Any:
+        return x.detach().contiguous() if x.is_cuda else super().packed(x)
+
+    def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.torch.empty(shape, dtype=getattr(self.torch, np.dtype(dtype).name), device=index)
+
     def host(self, x: Any) -> NDArray:
         x = x.detach()
         if x.dtype == self.torch.bfloat16:
@@ -170,6 +186,13 @@ class CupyAdapter(Adapter):
         with self.cupy.cuda.Device(x.device.id):
             return self.cupy.empty(x.shape, x.dtype)
 
+    def packed(self, x: Any) -> Any:
+        return self.cupy.ascontiguousarray(x)
+
+    def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        with self.cupy.cuda.Device(index):
+            return self.cupy.empty(shape, dtype)
+
     def host(self, x: Any) -> NDArray:
         return x.get()
 
@@ -197,12 +220,34 @@ class NumbaAdapter(Adapter):
         return x.copy_to_host()
 
 
+class BufferAdapter(Adapter):
+    """Device memory that this package allocated itself; it is used on the default stream."""
+
+    library = "monarch"
+
+    def contiguous(self, x: Any) -> bool:
+        return True
+
+    def pointer(self, x: Any) -> int:
+        return x.pointer
+
+    def index(self, x: Any) -> int | None:
+        return x.where.index
+
+    def empty_like(self, x: Any) -> Any:
+        return self.empty(x.where.index, x.shape, x.dtype)
+
+    def host(self, x: Any) -> NDArray:
+        return x.host()
+
+
 _ADAPTERS: dict[str, Callable[[], Adapter]] = {
     "numpy": NumpyAdapter,
     "torch": TorchAdapter,
     "cupy": CupyAdapter,
     "numba": NumbaAdapter,
     "numba_cuda": NumbaAdapter,
+    "kernels_numba": BufferAdapter,
 }
 
 

@@ -13,11 +13,12 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import fused_block, fused_deep, fused_group, fused_warp
+from kernels_numba import fused_block, fused_deep, fused_float, fused_group, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
 FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block, fused_deep)
+"""For fp16 and bf16."""
 
 HOPPER = (9, 0)
 
@@ -44,37 +45,52 @@ HALVED_FACTORS: dict[int, tuple[int, ...]] = {2048: (64, 32), 4096: (64, 64)}
 """The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
 
 
-def shared_bytes(plan: Plan) -> int:
+def families(dtype: str = "fp16") -> tuple[ModuleType, ...]:
+    """The families for sequences of a dtype: fp32 has one, for every order."""
+    return (fused_float,) if dtype == "fp32" else FAMILIES
+
+
+def default_factors(dtype: str = "fp16") -> dict[int, tuple[int, ...]]:
+    """By transform length, the factors that are best for a dtype."""
+    return fused_float.DEFAULT_FACTORS if dtype == "fp32" else DEFAULT_FACTORS
+
+
+def shared_bytes(plan: Plan, dtype: str = "fp16") -> int:
     """The least shared memory a block that the plan's kernel can run with."""
-    return family_of(plan).make_spec(plan, "fp16", shared_limit=0).shared_bytes
+    return family_of(plan, dtype).make_spec(plan, dtype, shared_limit=0).shared_bytes
 
 
 @cache
 def default_plans(
-    limit: int = LARGEST_SHARED_BYTES, capability: tuple[int, int] = HOPPER, *, halved: bool = False
+    limit: int = LARGEST_SHARED_BYTES,
+    capability: tuple[int, int] = HOPPER,
+    *,
+    halved: bool = False,
+    dtype: str = "fp16",
 ) -> dict[int, Plan]:
-    """By transform length, the plans for a GPU of a compute capability.
+    """By transform length, the plans for sequences of a dtype on a GPU of a compute capability.
 
     Its blocks can have ``limit`` bytes of shared memory. ``halved``: for at most half a length of samples in and out.
     Where a pair of sequences does not fit, one sequence may, with half-length packing; other lengths are left out.
     """
     found = {}
-    for n, factors in DEFAULT_FACTORS.items():
-        lists = [HALVED_FACTORS[n], factors] if halved and n in HALVED_FACTORS else [factors]
+    by_length, halves = default_factors(dtype), {} if dtype == "fp32" or not halved else HALVED_FACTORS
+    for n, factors in by_length.items():
+        lists = [halves[n], factors] if n in halves else [factors]
         candidates = [Plan(n, f) for f in lists if prod(f) == n]
-        shorter = DEFAULT_FACTORS.get(n // 2, ())
+        shorter = by_length.get(n // 2, ())
         candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
         for plan in candidates:
-            family = _find(plan)
-            if family and runs_on(family, capability) and shared_bytes(plan) <= limit:
+            family = _find(plan, dtype)
+            if family and runs_on(family, capability) and shared_bytes(plan, dtype) <= limit:
                 found[n] = plan
                 break
     return found
 
 
-def default_plan(n: int) -> Plan:
-    """The plan for a transform length of `DEFAULT_FACTORS`, on an H100 or H200."""
-    return default_plans()[n]
+def default_plan(n: int, dtype: str = "fp16") -> Plan:
+    """The plan for a transform length of `default_factors`, on an H100 or H200."""
+    return default_plans(dtype=dtype)[n]
 
 
 def runs_on(family: ModuleType, capability: tuple[int, int]) -> bool:
@@ -83,20 +99,21 @@ def runs_on(family: ModuleType, capability: tuple[int, int]) -> bool:
     return needed is None or needed == capability
 
 
-def _find(plan: Plan) -> ModuleType | None:
-    return next((f for f in FAMILIES if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
+def _find(plan: Plan, dtype: str) -> ModuleType | None:
+    return next((f for f in families(dtype) if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
 
 
-def family_of(plan: Plan) -> ModuleType:
-    """The family that runs a plan. Raises ``ValueError`` when there is none, saying what there is."""
-    family = _find(plan)
+def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:
+    """The family that runs a plan on sequences of a dtype. Raises ``ValueError`` if there is none, saying what is."""
+    family = _find(plan, dtype)
     if family is None:
         accepted: dict[str, list[str]] = {}
-        for each in FAMILIES:
+        for each in families(dtype):
             for packing, factors in each.PACKINGS.items():
                 accepted.setdefault(packing, []).extend(map(format_factors, factors))
         listed = "; ".join(
             f"with packing '{packing}' " + ", ".join(found) for packing, found in accepted.items()
         )
-        raise ValueError(f"plan: no fused kernel runs {plan}; accepted {listed}")
+        kind = " in fp32" if dtype == "fp32" else ""
+        raise ValueError(f"plan: no fused kernel runs {plan}{kind}; accepted {listed}")
     return family

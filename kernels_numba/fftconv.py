@@ -1,13 +1,14 @@
 """Convolution of many sequences with one filter per channel, fused into one kernel launch.
 
-:func:`fftconv` has the meaning of ``reference.fftconv``: for u [B, H, L] and k [H, K] in fp16 or bf16,
-``y = postgate * ((u * pregate) conv k)``, circular, causal or two-sided. Products are of half-precision
-operands with float32 accumulation, and results are rounded to half precision at every stage;
-``reference.fftconv_bound`` says how far that is from exact.
+:func:`fftconv` has the meaning of ``reference.fftconv``: for u [B, H, L] in fp16, bf16 or fp32,
+``y = postgate * ((u * pregate) conv k)``, circular, causal or two-sided. For fp16 and bf16 products are of
+half-precision operands with float32 accumulation, and results are rounded to half precision at every stage;
+``reference.fftconv_bound`` says how far that is from exact. For fp32 all arithmetic is fp32, to
+``reference.fft32_bound``.
 
-Magnitudes: transforms are unitary, so an intermediate value is at most sqrt(N) times the largest input. In
-fp16 inputs below 2000 can therefore never overflow at N = 1024, and ordinary (noise-like) data never come
-near. The spectrum of the filter is divided by a power of two per channel, so that filters of any size are
+Magnitudes in half precision: transforms are unitary, so an intermediate value is at most sqrt(N) times the
+largest input. In fp16 inputs below 2000 can therefore never overflow at N = 1024, and ordinary (noise-like) data
+never come near. The spectrum of the filter is divided by a power of two per channel, so that filters of any size are
 representable.
 
 For speed, prepare once and call often::
@@ -32,7 +33,7 @@ from kernels_numba.device import Device, device
 from kernels_numba.families import family_of
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.tile.layout import STORAGE_TYPES
 from monarch import Plan
 
 MAX_ITEMS = 2**31 - 1
@@ -56,13 +57,14 @@ def fftconv(
     """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
 
     Args:
-        u: input [B, H, L] (or [H, L]), fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k: filter [H, K] (or [K] for all channels) of any real float type; it is transformed where it lives (on a GPU
-            by PyTorch or CuPy in fp32 or better, on the host by NumPy in float64) and rounded to the dtype of ``u``.
-            Or a :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
+        u: input [B, H, L] (or [H, L]), fp16, bf16 or fp32, contiguous; NumPy, PyTorch, CuPy or Numba.
+        k: filter [H, K] (or [K] for all channels) of any real float type. Where kernels run on a GPU it is transformed
+            there, in fp32 (fp64 taps are rounded first), for fp32 sequences in fp64; else by NumPy in float64. The
+            spectrum is rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`, which costs
+            nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
-            else what `monarch.convolution_length` says, at most 65536.
+            else what `monarch.convolution_length` says, at most 65536, in fp32 32768.
         pregate: gate on the input, shaped and typed as ``u``.
         postgate: gate on the output, shaped and typed as ``u``.
         plan: a plan of `kernels_numba.families`; by default the one measured fastest.
@@ -77,7 +79,7 @@ def fftconv(
         LaunchError: the GPU refused the kernel, or an earlier kernel failed.
     """
     adapter = adapter_of(u, "u")
-    dtype = _half_dtype(u, adapter, "u")
+    dtype = _dtype_of(u, adapter, "u")
     batch, channels, length = _shape_of(u)
     if isinstance(k, Spectrum):
         if plan is not None and plan.with_(signal=None, wanted=None) != k.plan.with_(
@@ -118,7 +120,7 @@ class FFTConv:
         if not isinstance(batch, (int, np.integer)) or batch < 1:
             raise ValueError(f"batch: expected a whole number of sequences, at least one; got {batch!r}")
         self.spectrum = spectrum
-        self.family = family_of(spectrum.plan)
+        self.family = family_of(spectrum.plan, spectrum.dtype)
         self.scaled = spectrum.scaled
         self.shape = (batch, spectrum.channels, spectrum.length)
         together = spectrum.plan.sequences_per_transform
@@ -198,7 +200,8 @@ class FFTConv:
         """The kernel this convolution runs, on a device, for arrays whose addresses end in ``low_bits``."""
         limit = where.shared_bytes_per_block if where else None
         batch, _, length = self.shape
-        halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (2 * v) == 0)
+        nbytes = STORAGE_TYPES[self.spectrum.dtype].itemsize
+        halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (nbytes * v) == 0)
         plan = self.spectrum.plan
         return self.family.make_spec(
             plan,
@@ -254,7 +257,7 @@ class FFTConv:
         index = device_index()
         host = [None if x is None else adapter_of(x, "u").host(x) for x in (u, pregate, postgate)]
         there = [None if x is None else DeviceBuffer.of(x, index) for x in host]
-        result = DeviceBuffer(index, self.shape, HALF_TYPES[self.spectrum.dtype])
+        result = DeviceBuffer(index, self.shape, STORAGE_TYPES[self.spectrum.dtype])
         at_u, at_pre, at_post = (0 if x is None else x.pointer for x in there)
         launch = self._launch((index, 0, pregate is not None, postgate is not None))
         launch(0, at_u, at_pre, at_post, result.pointer)
@@ -271,8 +274,9 @@ class FFTConv:
         machine = Machine()
         kernel = self.family.build(CpuTile(machine, spec.dtype), spec)
         grid, per_worker = self.grid(self.family.workers(spec), blocks)
-        poison = np.full(int(np.prod(self.shape)), POISON, np.int16)
-        result = _aligned(poison)
+        stored = STORAGE_TYPES[spec.dtype]
+        poison = POISON if stored.itemsize == 2 else np.float32(np.nan)
+        result = _aligned(np.full(int(np.prod(self.shape)), poison, poison.dtype))
         constants = self.family.operands(*self.family.operand_key(spec))
         spectrum, scales = self.spectrum.on_host()
         buffers = [
@@ -291,7 +295,7 @@ class FFTConv:
             spec.shared_bytes // 4,
             [*buffers, self.items, per_worker, self.pairs, *self.shape],
         )
-        values = result.view(HALF_TYPES[spec.dtype]).reshape(self.shape)
+        values = result.view(stored).reshape(self.shape)
         if out is None:
             return values, counters
         _write(out, adapter_of(out, "out"), values)
@@ -306,11 +310,11 @@ def _device_operands(family: Any, key: tuple, index: int) -> tuple[Any, ...]:
     return tuple(DeviceBuffer.of(words, index) for words in family.operands(*key))
 
 
-def _half_dtype(x: Any, adapter: Adapter, name: str) -> str:
+def _dtype_of(x: Any, adapter: Adapter, name: str) -> str:
     found = adapter.dtype_name(x)
-    if found not in HALF_TYPES:
+    if found not in STORAGE_TYPES:
         raise TypeError(
-            f"{name}: the fused kernel takes fp16 and bf16, got {found}; convert it (nothing is converted "
+            f"{name}: the fused kernels take {', '.join(STORAGE_TYPES)}, got {found}; convert it (nothing is converted "
             f"silently), or use reference.fftconv, which computes in float64"
         )
     return found
@@ -327,19 +331,21 @@ def _shape_of(u: Any) -> tuple[int, int, int]:
     return shape
 
 
-def _bits(x: Any) -> NDArray[np.int16]:
-    """The elements of a half-precision array (or of none) as a flat array of 16-bit words."""
+def _bits(x: Any) -> NDArray:
+    """The elements of an array (or of none), flat: those of half precision as 16-bit words."""
     if x is None:
         return np.empty(0, np.int16)
     host = x if isinstance(x, np.ndarray) else adapter_of(x, "u").host(x)
-    bits = host.reshape(-1).view(np.int16)
+    flat = host.reshape(-1)
+    bits = flat.view(np.int16) if flat.itemsize == 2 else flat
     return bits if bits.ctypes.data % 16 == 0 else _aligned(bits)
 
 
-def _aligned(bits: NDArray[np.int16]) -> NDArray[np.int16]:
+def _aligned(bits: NDArray) -> NDArray:
     """A copy on a 16-byte boundary, as device allocations are."""
-    room = np.empty(bits.size + 8, np.int16)
-    start = (-room.ctypes.data // 2) % 8
+    per = 16 // bits.itemsize
+    room = np.empty(bits.size + per, bits.dtype)
+    start = (-room.ctypes.data // bits.itemsize) % per
     room[start : start + bits.size] = bits
     return room[start : start + bits.size]
 

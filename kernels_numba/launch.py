@@ -223,6 +223,16 @@ def synchronize(index: int) -> None:
         )
 
 
+def fill(pointer: int, value: np.float32, count: int, stream: int, index: int) -> None:
+    """Set ``count`` float32 in the memory of GPU ``index``, on a stream."""
+    from cuda.bindings import driver
+
+    with current_device(device(index)):
+        (status,) = driver.cuMemsetD32Async(pointer, int(value.view(np.uint32)), count, stream)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise LaunchError(f"setting {count} numbers on {device(index).name} failed: {status.name}")
+
+
 class DeviceBuffer:
     """Device memory that holds a copy of a host array, freed with the object."""
 

@@ -20,8 +20,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernels_numba import fused_deep, fused_group, fused_warp
+from kernels_numba import filter_transform, fused_deep, fused_group, fused_warp
 from kernels_numba.families import default_plans, family_of, runs_on
+from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
 
 TABLE = Path(__file__).with_name("resources.csv")
@@ -50,7 +51,8 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
     causal one of the longest. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
     default plans in both formats, and the same variants of the shortest. Order 4: all plans in both formats, the gated
-    and guarded kernels, and the causal one for pairs.
+    and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants at 1024 points.
+    Filters: the passes in fp32.
     """
     for factors in fused_warp.FACTORS:
         for dtype in ("fp16", "bf16"):
@@ -72,6 +74,19 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
+    for plan in default_plans(dtype="fp32").values():
+        yield _kernel(plan, "fp32")
+    plan = default_plans(dtype="fp32")[1024]
+    yield _kernel(plan, "fp32", guarded=True, pregate=True, postgate=True)
+    yield _kernel(plan.with_(signal=512, wanted=512), "fp32")
+    for spec in (
+        filter_transform.Spec("first", 16, "fp32", "fp16"),
+        filter_transform.Spec("next", 16, dtype="fp16"),
+        filter_transform.Spec("peak", dtype="fp16", limits=ORDINARY["fp16"]),
+        filter_transform.Spec("last", dtype="fp16"),
+        filter_transform.Spec("last", dtype="fp16", parts=2),
+    ):
+        yield filter_transform.family(spec), spec
 
 
 def _order_4() -> Iterator[tuple[Any, Any]]:
@@ -87,7 +102,7 @@ def _order_4() -> Iterator[tuple[Any, Any]]:
 
 
 def _kernel(plan: Plan, dtype: str, **variant: bool) -> tuple[Any, Any]:
-    family = family_of(plan)
+    family = family_of(plan, dtype)
     return family, family.make_spec(plan, dtype, **variant)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,20 @@ from numpy.typing import NDArray
 import monarch
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
-from kernels_numba.families import DEFAULT_FACTORS, HOPPER, default_plans, family_of, runs_on
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, runs_on
+from kernels_numba.tile.layout import STORAGE_TYPES
 from monarch import Plan
 
-ORDINARY = (2.0**-6, 2.0**4)
-"""Largest magnitudes of a spectrum that half precision holds as they are; others are scaled by a power of two."""
+ORDINARY = {"fp16": (2.0**-6, 2.0**4), "bf16": (2.0**-6, 2.0**4), "fp32": (0.0, np.inf)}
+"""Largest magnitudes of a spectrum that are kept as they are; other spectra are scaled by a power of two."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
     """A filter, transformed and laid out for the kernel. Make it with :func:`prepare_filter`.
 
-    4 bytes per channel and bin, plus one float32 per channel. It lives where the filter lived (a filter on a GPU is
-    transformed there, by its own library); from the host it is copied to a GPU when first used there.
+    4 bytes per channel and bin (8 in fp32), plus one float32 per channel. Where kernels run on a GPU, it is made there
+    and lives there, for a filter in host memory on the current GPU; it is copied to another when first used there.
     """
 
     plan: Plan
@@ -33,7 +34,7 @@ class Spectrum:
     taps: int
     dtype: str
     words: Any = field(repr=False)
-    """int32 [H, N]"""
+    """int32 [H, N], of fp32 [H, 2 N]"""
     scales: Any = field(repr=False)
     """float32 [H]"""
     scaled: bool
@@ -80,15 +81,15 @@ def prepare_filter(
         k: filter [H, K] or [K], any float type, any supported library.
         length: L, samples per sequence.
         mode: as in :func:`fftconv`.
-        dtype: "fp16" or "bf16", the dtype of the sequences.
+        dtype: "fp16", "bf16" or "fp32", the dtype of the sequences.
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
     """
-    if dtype not in HALF_TYPES:
-        raise ValueError(f"dtype: accepted are {', '.join(HALF_TYPES)}; got {dtype!r}")
+    if dtype not in STORAGE_TYPES:
+        raise ValueError(f"dtype: accepted are {', '.join(STORAGE_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
     if adapter.dtype_name(k) not in ("fp16", "bf16", "fp32", "fp64"):
         raise TypeError(
@@ -101,18 +102,26 @@ def prepare_filter(
         raise ValueError(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
-    plan = _choose_plan(mode, length, shape[-1], plan, device(adapter.index(k) or 0))
-    order, phase, tiles = family_of(plan).spectrum_layout(plan, dtype)
-    layout = _Layout(plan.n, *_places(mode, length, shape[-1], plan.n), order, phase, tiles, dtype)
+    plan = _choose_plan(mode, length, shape[-1], plan, dtype, device(adapter.index(k) or 0))
     rows = (channels or 1) if len(shape) == 1 else shape[0]
-    if adapter.library == "torch" and adapter.index(k) is not None:
-        words, scales = _transform_torch(k, rows, layout)
-    elif adapter.library == "cupy":
-        words, scales = _transform(adapter.cupy, k, rows, layout)  # type: ignore[attr-defined]
-    else:
+    index = adapter.index(k)
+    if index is None and device().is_gpu:
+        from kernels_numba.launch import device_index
+
+        index = device_index()
+    if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            words, scales = _transform(np, adapter.host(k).astype(np.float64), rows, layout)
-    return Spectrum(plan, mode, length, shape[-1], dtype, words, scales, bool((scales != 1).any()))
+            layout = _layout(plan, mode, length, shape[-1], dtype)
+            words, scales = _transform(adapter.host(k).astype(np.float64), rows, layout)
+    else:
+        from kernels_numba.filter_transform import transform
+
+        constants, tiles = _constants(plan, mode, length, shape[-1], dtype, index)
+        words, scales = transform(
+            k, rows, constants, tiles, dtype, ORDINARY[dtype], adapter=adapter, index=index
+        )
+    scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
+    return Spectrum(plan, mode, length, shape[-1], dtype, words, scales, scaled)
 
 
 @dataclass(frozen=True)
@@ -154,52 +163,50 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
     return targets, numbered[targets].astype(np.intp) - 1
 
 
-def _transform(xp: Any, k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
-    """Words and scales by NumPy (float64), or by CuPy in the precision of the filter, at least float32."""
-    half = HALF_TYPES[layout.dtype]
-    real = xp.float64 if k.dtype == np.float64 else xp.float32
-    circle = xp.zeros((rows, layout.n), real)
-    circle[:, xp.asarray(layout.targets)] = xp.asarray(k, real)[..., xp.asarray(layout.sources)]
-    bins = xp.fft.fft(circle, axis=-1)
-    peak = xp.abs(bins).max(axis=1)
-    ordinary = ~xp.isfinite(peak) | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
-    scale = xp.where(ordinary, 1.0, 2.0 ** xp.ceil(xp.log2(xp.where(ordinary, 1.0, peak))))
-    values = xp.zeros_like(bins)
+@lru_cache(maxsize=16)
+def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str) -> _Layout:
+    """The layout of a plan's spectrum, for filters of so many taps."""
+    order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
+    return _Layout(plan.n, *_places(mode, length, taps, plan.n), order, phase, tiles, dtype)
+
+
+@lru_cache(maxsize=16)
+def _constants(
+    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int
+) -> tuple[dict[str, Any], int]:
+    """A layout in the memory of GPU ``index``, as `filter_transform.transform` wants it; tiles."""
+    from kernels_numba import filter_transform as on_gpu
+    from kernels_numba.launch import DeviceBuffer
+
+    layout = _layout(plan, mode, length, taps, dtype)
+    host = {
+        "table": on_gpu.tables(layout.n, dtype)[0],
+        "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),
+        "places": on_gpu.places(layout.n, layout.order),
+        "weights": on_gpu.weights(layout.phase, dtype),
+    }
+    return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
+
+
+def _transform(k: NDArray[np.float64], rows: int, layout: _Layout) -> tuple[NDArray, NDArray]:
+    """Words and scales in NumPy, in float64, rounded once; `filter_transform` is the GPU's."""
+    circle = np.zeros((rows, layout.n))
+    circle[:, layout.targets] = k[..., layout.sources]
+    bins = np.fft.fft(circle, axis=-1)
+    peak = np.abs(bins).max(axis=1)
+    least, most = ORDINARY[layout.dtype]
+    ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
+    scale = np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(np.where(ordinary, 1.0, peak))))
+    values = np.zeros((rows, layout.order.shape[1]), np.complex128)
     for order, phase in zip(layout.order, layout.phase, strict=True):
-        values += bins[:, xp.asarray(order)] * xp.asarray(phase, bins.dtype)
+        values += bins[:, order] * phase
     values /= scale[:, None]
-    values = values.reshape(rows, layout.tiles, -1)
-    parts = xp.stack([values.real, values.imag], axis=2).astype(half)
+    tiled = values.reshape(rows, layout.tiles, -1)
+    parts = np.stack([tiled.real, tiled.imag], axis=2).astype(STORAGE_TYPES[layout.dtype])
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
 
 
-def _transform_torch(k: Any, rows: int, layout: _Layout) -> tuple[Any, Any]:
-    """The same by PyTorch, on the filter's GPU."""
-    import torch
-
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}[layout.dtype]
-    k = k.detach()
-    k = k if k.dtype == torch.float64 else k.float()
-
-    def there(x: NDArray) -> Any:
-        return torch.from_numpy(x).to(k.device)
-
-    circle = k.new_zeros(rows, layout.n)
-    circle[:, there(layout.targets)] = k[..., there(layout.sources)]
-    bins = torch.fft.fft(circle)
-    peak = bins.abs().amax(dim=1)
-    ordinary = ~peak.isfinite() | (peak == 0) | ((peak >= ORDINARY[0]) & (peak <= ORDINARY[1]))
-    scale = torch.where(ordinary, 1.0, torch.exp2(torch.ceil(torch.log2(torch.where(ordinary, 1.0, peak)))))
-    values = torch.zeros_like(bins)
-    for order, phase in zip(layout.order, layout.phase, strict=True):
-        values += bins[:, there(order)] * there(phase).to(bins.dtype)
-    values /= scale[:, None]
-    values = values.view(rows, layout.tiles, -1)
-    parts = torch.stack([values.real, values.imag], dim=2).to(half)
-    return parts.view(rows, -1).view(torch.int32), scale.float()
-
-
-def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, where: Device) -> Plan:
+def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:
     """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(
@@ -216,18 +223,20 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, where: De
     need = _points(mode, length, taps)
     capability = where.capability or HOPPER  # the CPU body runs every family
     limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
-    plans = default_plans(limit, capability)
+    plans = default_plans(limit, capability, dtype=dtype)
     exact = mode == "circular" and length in plans
     if plan is None:
         fitting = [n for n in plans if n >= need]
         if not fitting and not exact:
-            smaller = f" on {where.name}, by its shared memory" if len(plans) < len(DEFAULT_FACTORS) else ""
+            smaller = (
+                f" on {where.name}, by its shared memory" if len(plans) < len(default_factors(dtype)) else ""
+            )
             raise ValueError(
                 f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernels "
-                f"take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
+                f"of {dtype} take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
             )
         n = length if exact else fitting[0]
-        plan = default_plans(limit, capability, halved=2 * length <= n)[n]
+        plan = default_plans(limit, capability, halved=2 * length <= n, dtype=dtype)[n]
     elif plan.n < need and not (mode == "circular" and plan.n == length):
         or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
         raise ValueError(
@@ -235,7 +244,7 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, where: De
             f"taps, which needs {need}{or_exact}"
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
-    if not runs_on(family_of(plan), capability):
+    if not runs_on(family_of(plan, dtype), capability):
         other = plans.get(plan.n, "another plan")
         raise ValueError(
             f"plan: {plan} needs instructions that {where.name} does not have (compute capability "

@@ -19,8 +19,10 @@ times: 0.39 sqrt(6 p - 1) u, about 0.9 sqrt p u. Gates add one rounding each. Th
 precision, so it adds none. Single sequences scatter about the mean, by 10 % at N = 256 and less above. The
 walk needs data without structure (see ``coherent``) and values above the subnormal range.
 
-**fp32 FFT**: about 1.1 sqrt(log2 N) 2^-24: log2 N stages of the same walk (Gentleman and Sande 1966;
-Schatzman 1996).
+**fp32 FFT convolution**: the same walk over log2 N stages of two points in each direction (Gentleman and Sande
+1966; Schatzman 1996). A stage has at most four roundings (twiddle, two in its product, sum), of which those of the
+product are of half its size each: 3 to 3.6 in all, and sqrt(7.2 log2 N) u / sqrt 6 = 1.1 sqrt(log2 N) u. Longer
+stages save twiddles and stay below.
 
 **Softmax by a shift s**, w_i = e^(x_i - s) / sum_j e^(x_j - s), whatever s is: the maximum or a fixed phi. The
 difference x_i - s is rounded, an error of up to u |x_i - s|, and an *absolute* error of an exponent is a relative
@@ -88,11 +90,15 @@ def fftconv_bound(order: int, dtype: object, *, gates: int = 0, coherent: bool =
     return (8 * order + gates) * u if coherent else 1.15 * float(np.sqrt(order + gates / 8)) * u
 
 
-def fft32_bound(n: int) -> float:
-    """Return the bound on the relative L2 error of an fp32 FFT convolution of ``n`` points."""
-    if n < 1:
-        raise ValueError(f"n must be at least 1; got {n}.")
-    return 1.1 * float(np.sqrt(np.log2(max(n, 2)))) * 2.0**-24
+def fft32_bound(n: int, *, gates: int = 0, coherent: bool = False) -> float:
+    """Return the bound on the relative L2 error of an fp32 FFT convolution of ``n`` points: 1.1 sqrt(log2 n) u.
+
+    ``gates`` and ``coherent`` as for `fftconv_bound`; coherent, 8 log2 n roundings may each reach u and add up.
+    """
+    if n < 1 or gates < 0:
+        raise ValueError(f"n must be at least 1 and gates at least 0; got {n} and {gates}.")
+    stages, u = float(np.log2(max(n, 2))), 2.0**-24
+    return (8 * stages + gates) * u if coherent else float(np.sqrt(1.1**2 * stages + gates / 6)) * u
 
 
 def softmax_shift_bound(

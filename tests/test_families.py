@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -38,12 +39,18 @@ def test_smaller_cards_take_one_sequence_where_a_pair_does_not_fit() -> None:
 
 
 def test_the_limit_follows_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = Device("gpu", "", 0, "A100", (8, 0), 108, LIMITS["A100"], 164 * 1024, 13000, 1)
+    # The card's limits; filters are transformed on the CPU all the same.
+    card = Device("cpu", "", 0, "A100", (8, 0), 108, LIMITS["A100"], 164 * 1024, 13000, 1)
     monkeypatch.setattr(spectrum, "device", lambda index=0: card)
     k = np.ones((1, 3), np.float32)
     assert prepare_filter(k, length=32768).plan.packing == "half"
     with pytest.raises(ValueError, match=r"^u: .*65536 points.*up to 49152 on A100, by its shared memory"):
         prepare_filter(k, length=65534, mode="causal")
+    card = replace(card, name="RTX 4090", shared_bytes_per_block=LIMITS["RTX 4090"])
+    with pytest.raises(
+        ValueError, match=r"^u: .*kernels of fp32 take up to 16384 on RTX 4090, by its shared memory"
+    ):
+        prepare_filter(k, length=32768, dtype="fp32")
 
 
 @pytest.mark.parametrize(

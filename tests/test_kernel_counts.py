@@ -9,8 +9,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import block_counts, deep_counts, group_counts, kernel_counts
-from kernels_numba import FFTConv, fused_block, fused_deep, fused_group, fused_warp, prepare_filter
+from costmodel import block_counts, deep_counts, float_counts, group_counts, kernel_counts
+from kernels_numba import (
+    FFTConv,
+    float_spec,
+    fused_block,
+    fused_deep,
+    fused_float,
+    fused_group,
+    fused_warp,
+    prepare_filter,
+)
 from kernels_numba.families import DEFAULT_FACTORS, FAMILIES, HALVED_FACTORS, default_plan, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
@@ -433,3 +442,78 @@ def test_the_model_uses_them():
     assert found.device_read_bytes == 2 * 64 * 768 * 1024 + 4 * 768 * 1024
     spec = fused_warp.make_spec(Plan(1024, (32, 32)), "fp16")
     assert found.shared_bytes_per_block == spec.shared_bytes
+
+
+# ---- fp32 ----------------------------------------------------------------------------------------------------
+def float_case(factors, half, batch, channels, length, gates, blocks):
+    """Compare one case of the fp32 kernel."""
+    n = prod(factors) * (2 if half else 1)
+    plan = Plan(n, factors, packing="half" if half else "pair")
+    mode = "circular" if length == n else "causal"
+    rng = np.random.default_rng(0)
+    filters = rng.standard_normal((channels, n + 1 - length if mode == "causal" else length))
+    spectrum = prepare_filter(filters, length=length, mode=mode, dtype="fp32", plan=plan)
+    convolve = FFTConv(spectrum, batch=batch)
+    data = [rng.standard_normal(convolve.shape).astype(np.float32) for _ in range(3)]
+    pregate, postgate = (x if on else None for x, on in zip(data[1:], gates, strict=True))
+    _, counters = convolve.run_cpu(data[0], pregate=pregate, postgate=postgate, blocks=blocks)
+    counted = flat(counters)
+    spec = convolve.spec(pregate=gates[0], postgate=gates[1])
+    grid, turns = convolve.grid(fused_float.workers(spec), blocks)
+    assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
+    expected = float_counts.totals(
+        factors,
+        spec.rows_in,
+        spec.rows_out,
+        half=half,
+        together=spec.shape.together,
+        padding=spec.shape.padding,
+        batch=batch,
+        channels=channels,
+        length=length,
+        guarded=spec.guarded,
+        blocks=grid,
+        turns=turns,
+        pregate=gates[0],
+        postgate=gates[1],
+    )
+    check(expected, counted)
+
+
+@settings(max_examples=40)
+@given(
+    factors=st.sampled_from([f for f in fused_float.FACTORS if prod(f) <= 1024]),
+    half=st.booleans(),
+    batch=st.integers(1, 5),
+    channels=st.integers(1, 3),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 3),
+)
+@example(factors=(16, 16), half=False, batch=5, channels=3, part=1.0, gates=(True, True), blocks=2)
+@example(factors=(16, 16), half=True, batch=1, channels=1, part=0.3, gates=(False, True), blocks=1)
+def test_float_counts_equal_the_counters(factors, half, batch, channels, part, gates, blocks):
+    """fp32: every counter, for any plan, packing, batch, length and grid."""
+    length = max(1, int(part * prod(factors) * (2 if half else 1)))
+    float_case(factors, half, batch, channels, length, gates, blocks)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("factors", [f for f in fused_float.FACTORS if prod(f) > 1024])
+def test_float_counts_of_every_factor_list(factors, half):
+    n = prod(factors) * (2 if half else 1)
+    float_case(factors, half, 1, 1, n if half else n // 2, (False, False), 1)
+
+
+def test_float_conflicts_and_splits_are_the_kernels():
+    """No conflicts at powers of two but, with half-length packing, one an access of the first mirror."""
+    assert float_counts.SPLIT_POINTS == float_spec.SPLIT_POINTS
+    assert float_counts.AHEAD_POINTS == float_spec.AHEAD_POINTS
+    for factors in fused_float.DEFAULT_FACTORS.values():
+        if prod(factors) & (prod(factors) - 1):
+            continue
+        shape = float_spec.shape_of(factors)
+        size = {"together": shape.together, "padding": shape.padding, "batch": 1, "channels": 1, "length": 1}
+        for half in (False, True):
+            found = float_counts.totals(factors, 1, 1, half=half, guarded=True, blocks=1, turns=1, **size)
+            assert found["bank_conflicts"] == (factors[-1] * shape.together if half else 0)

@@ -1,16 +1,16 @@
 """The tile layer: a small vocabulary of register-tile operations, with a body for GPUs and one for CPUs.
 
 A kernel is an ordinary Python function, made by a builder that is given a *tile*: an object that holds the
-operations for one half-precision type ("fp16" or "bf16"). With ``gpu.tile(dtype)`` the function is compiled
-by Numba-CUDA (``compile.py``): every operation is an intrinsic that emits LLVM IR and inline PTX. With
-``cpu.CpuTile(machine, dtype)`` the same, unchanged function runs in NumPy on a ``machine.Machine``, which
-counts what it does and raises ``KernelError`` for what a GPU leaves undefined. The two agree bit for bit,
-except for the order in which a tensor core adds up.
+operations for one half-precision type ("fp16" or "bf16"), or those that need none ("fp32"). With
+``gpu.tile(dtype)`` the function is compiled by Numba-CUDA (``compile.py``): every operation is an intrinsic that
+emits LLVM IR and inline PTX. With ``cpu.CpuTile(machine, dtype)`` the same, unchanged function runs in NumPy on a
+``machine.Machine``, which counts what it does and raises ``KernelError`` for what a GPU leaves undefined. The two
+agree bit for bit, except for the order in which a tensor core adds up.
 
-A *fragment* is what a warp of 32 lanes holds of a matrix: the same number of 32-bit registers in every lane,
-each two half-precision elements or one float32. ``layout.py`` says which element lies where. On a GPU a
-fragment is a tuple of one lane's registers, on the CPU an array [registers, 32 lanes]. A complex fragment is
-one fragment: the registers of the real parts, then those of the imaginary parts.
+A *fragment* is what a warp of 32 lanes holds of a matrix: the same number of 32-bit registers in every lane, each
+two half-precision elements or one float32 (transforms of filters also have float64). ``layout.py`` says which element
+lies where. On a GPU a fragment is a tuple of one lane's registers, on the CPU an array [registers, 32 lanes]. A
+complex fragment is one fragment: the registers of the real parts, then those of the imaginary parts.
 
 Numbers of registers, tiles and widths are fixed when an operation is made, outside the kernel; the operation
 that results is called inside. Offsets are int64, one for the warp or one for each lane.
@@ -51,6 +51,22 @@ made outside the kernel                            called inside
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+``load_floats(pieces, count, guarded=)``           ``load(source, base, limit, at)``: float32
+``store_floats(pieces, guarded=)``                 ``store(target, base, limit, at, x)``
+``copy_floats(pieces, guarded=)``                  ``copy(source, base, limit, at, to_word)``: asynchronous
+``multiply_floats(count)``                         ``multiply(a, b)``: elementwise, float32
+``dft_points(points, groups, inverse=, ...)``      ``dft(x)``: short transforms of complex float32 points
+``load_points(places)``, ``store_points(places)``  ``load(word)``, ``store(word, x)``: points in shared memory
+``multiply_points(factors, count, conjugate=)``    ``multiply(x, table, at)``: by complex numbers of a table
+``multiply_mirrored(places, stride)``              ``multiply(x, table, at, word, starts)``: x a + conj(m) b
+``load_taps(count, kind)``                         ``load(taps, row, places, at, step)``: of any float type
+``load_strided(count)``, ``store_strided(count)``  ``load(source, at, step)``: points, any distance apart
+``multiply_strided(count)``                        ``multiply(x, table, at, step)``
+``gather_points(count)``, ``weigh(count)``         ``gather(source, base, places)``, ``weigh(total, x, w)``
+``magnitude(count)``, ``largest_word(count)``      ``magnitude(x, so_far)``, ``largest(words)``: maxima
+``power_above(least, most)``                       ``power(peak)``: the power of two that scales a peak
+``zeros``, ``narrow``, ``as_words``,                registers of zeros, float64 to float32, float32 as words,
+``divide_floats``                                  and over a power of two
 ================================================== ========================================================
 
 Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core

@@ -24,6 +24,7 @@ from numba.cuda.compiler import _compile_pyfunc_with_fixup
 HALVES = types.CPointer(types.int16)
 WORDS = types.CPointer(types.int32)
 FLOATS = types.CPointer(types.float32)
+DOUBLES = types.CPointer(types.float64)
 INT = types.int64
 
 

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.cpu_filter import CpuFilter
+from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
 from kernels_numba.tile.cpu_swaps import CpuSwaps
 from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
-from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
+from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
 
 MMA_FLOPS = 4096
@@ -41,8 +43,8 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuSwaps, CpuWarpgroup):
-    """The vocabulary for one half-precision type, bound to a machine."""
+class CpuTile(CpuMemory, CpuSwaps, CpuWarpgroup, CpuFloat, CpuFilter):
+    """The vocabulary for one half-precision type, or for "fp32" alone, bound to a machine."""
 
     name = "cpu"
     one = np.float32(1)
@@ -57,7 +59,7 @@ class CpuTile(CpuMemory, CpuSwaps, CpuWarpgroup):
     def __init__(self, machine: Machine, dtype: str) -> None:
         self.machine = machine
         self.dtype = dtype
-        self.half = HALF_TYPES[dtype]
+        self.half = STORAGE_TYPES[dtype]
 
     # ---- places and order ----------------------------------------------------------------------------------
     def lane(self) -> Lanes:

@@ -28,6 +28,8 @@ from kernels_numba.tile.gpu_emit import (
     statement,
     unpack,
 )
+from kernels_numba.tile.gpu_filter import GpuFilter
+from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
 from kernels_numba.tile.gpu_swaps import GpuSwaps
@@ -103,8 +105,8 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup):
-    """The vocabulary for one half-precision type ("fp16" or "bf16")."""
+class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
+    """The vocabulary for one half-precision type ("fp16" or "bf16"), or for "fp32" alone."""
 
     name = "gpu"
     small = types.int32
@@ -117,7 +119,7 @@ class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup):
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        self.ptx = PTX[dtype]
+        self.ptx = PTX.get(dtype, {})
 
     # ---- places and order ----------------------------------------------------------------------------------
     @cached_property
@@ -409,5 +411,5 @@ class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup):
 
 @cache
 def tile(dtype: str) -> GpuTile:
-    """The GPU's vocabulary for one half-precision type."""
+    """The GPU's vocabulary for one half-precision type, or for "fp32"."""
     return GpuTile(dtype)

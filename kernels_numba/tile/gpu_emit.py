@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic
 
-I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+I16, I32, I64, F32, F64 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
 VOID = ir.VoidType()
 GLOBAL_SPACE, SHARED_SPACE = 1, 3
 SHARED_SYMBOL = "monarch_shared"

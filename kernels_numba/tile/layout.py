@@ -33,6 +33,7 @@ GROUP = LANE >> 2
 THREAD = LANE & 3
 
 HALF_TYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+STORAGE_TYPES = {**HALF_TYPES, "fp32": np.dtype(np.float32)}
 
 Index = tuple[NDArray[np.intp], NDArray[np.intp]]
 

@@ -335,21 +335,17 @@ class Machine:
 
     def barrier(self) -> None:
         """The running warp waits for all others."""
+        warp = self.warp
+        warp.syncs += 1
+        self._turns.arrive(warp.index, self._open)
+        self._turns.wait_turn(warp.index)
 
-        def opened() -> None:
-            self._block_epoch += 1
-            self._team_epochs = {}
-
-        self.warp.syncs += 1
-        self._turns.arrive(self.warp.index, None, opened)
-        self._turns.wait_turn(self.warp.index)
+    def _open(self) -> None:
+        self._block_epoch += 1
+        self._team_epochs = {}
 
     def team_barrier(self, team: int) -> None:
         """The running warp waits for the others of its team."""
-
-        def opened() -> None:
-            self._team_epochs[team] = self._team_epochs.get(team, 0) + 1
-
         warp = self.warp
         if team != warp.team:
             raise KernelError(
@@ -357,7 +353,11 @@ class Machine:
             )
         warp.syncs += 1
         members = range(team * self.team_warps, (team + 1) * self.team_warps)
-        self._turns.arrive(warp.index, members, opened)
+
+        def opening() -> None:
+            self._team_epochs[team] = self._team_epochs.get(team, 0) + 1
+
+        self._turns.arrive(warp.index, opening, members)
         self._turns.wait_turn(warp.index)
 
 
@@ -379,8 +379,11 @@ class _Turns:
             if self.error is not None:
                 raise _Stopped
 
-    def arrive(self, index: int, members: range | None, opened: Callable[[], None]) -> None:
-        """Reach a barrier of the block or of ``members``; the last warp to do so calls ``opened``, and all go on."""
+    def arrive(self, index: int, opening: Callable[[], None], members: range | None = None) -> None:
+        """Reach a barrier of the block or of ``members``.
+
+        The last warp opens it, and calls ``opening`` before any other can go on.
+        """
         with self.change:
             wanted = set(range(self.warps) if members is None else members)
             if not wanted <= set(self.alive):
@@ -389,7 +392,7 @@ class _Turns:
             waiting = self.arrived.setdefault(members, [])
             waiting.append(index)
             if len(waiting) == len(wanted):
-                opened()  # before any other warp can run
+                opening()  # before any other warp can run
                 self.queue = sorted([*self.queue, *waiting])
                 del self.arrived[members]
                 self.barriers += 1

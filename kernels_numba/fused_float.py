@@ -1,0 +1,298 @@
+"""The fused fp32 convolution: a block (or a part of one) carries two real sequences through a mixed-radix FFT.
+
+Two real sequences that share a filter are one complex sequence z = u1 + i u2, or one sequence of 2 P samples is a
+complex one of P points (half-length packing; Sorensen et al. 1987). For P = r1 r2 ... rp, stage i of the forward
+transform contracts n_i to k_i in registers, multiplies by e^(-2 pi i k_i m / (r_i s_i)), m = n(i+1) .. np, and
+exchanges through shared memory (decimation in frequency; Gentleman and Sande 1966). Frequencies stay in the order
+that results; the filter's spectrum is kept in it. The inverse transform goes the same way back. All arithmetic is
+fp32, with twiddles that were rounded once, from float64.
+
+Nothing but the input, the output, the spectrum and the twiddles touches device memory. `float_spec.py` says which
+thread holds what; docs/kernels.md what it costs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernels_numba.float_spec import (
+    DEFAULT_FACTORS,
+    FACTORS,
+    PACKINGS,
+    Shape,
+    Spec,
+    Stage,
+    make_spec,
+    operand_key,
+    operands,
+    spectrum_layout,
+)
+
+
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
+
+    Arguments of the kernel: float32 buffers ``u``, ``pre``, ``post``, ``spectrum`` [H, positions, 2], ``scales`` (not
+    used), ``tables`` (twiddles) and ``y``, and words ``mirrors``; then the number of items (H times pairs), the items
+    per worker, pairs per channel, batch size, channels, and the sequence length L.
+    """
+    shape, stages = spec.shape, spec.shape.stages
+    half, gated_in, gated_out, ahead = spec.half, spec.pregate, spec.postgate, spec.ahead
+    threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
+    first, last = stages[0], stages[-1]
+    step1, radix1, groups1 = first.step, first.radix, first.groups
+    live, kept = groups1 * spec.rows_in, groups1 * spec.rows_out
+    unit, sequences = (2, 1) if half else (1, 2)
+    room, spectrum_floats = 2 * shape.padding[2], 4 * shape.points if half else 2 * shape.points
+    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+
+    inputs, outputs = _samples(spec, spec.rows_in), _samples(spec, spec.rows_out)
+    copy = tile.copy_floats(_copies(spec), guarded=spec.guarded)
+    load = tile.load_floats(inputs, 2 * live // sequences, guarded=spec.guarded)
+    load_post = tile.load_floats(outputs, 2 * kept // sequences, guarded=spec.guarded)
+    store_first = tile.store_floats(outputs, guarded=spec.guarded)
+    store_second = tile.store_floats(tuple((c, (r[0] + kept,)) for c, r in outputs), guarded=spec.guarded)
+    gate_in, gate_out, join = tile.multiply_floats(2 * live), tile.multiply_floats(2 * kept), tile.join
+    # Stages that a shorter list does not have are the last one again; nothing of them is compiled.
+    four = [stages[min(i, order - 1)] for i in range(4)]
+    step2, radix2, step3, radix3, step4, radix4 = (x for s in four[1:] for x in (s.step, s.radix))
+    dft1 = tile.dft_points(radix1, groups1, inverse=False, live=spec.rows_in)
+    dft1i = tile.dft_points(radix1, groups1, inverse=True, wanted=spec.rows_out)
+    dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four[1:])
+    dft2i, dft3i, dft4i = (tile.dft_points(s.radix, s.groups, inverse=True) for s in four[1:])
+    turn1, turn2, turn3 = (tile.multiply_points(_twiddles(shape, s), held) for s in four[:3])
+    turn1i, turn2i, turn3i = (
+        tile.multiply_points(_twiddles(shape, s), held, conjugate=True) for s in four[:3]
+    )
+    places = [_places(shape, s) for s in four]
+    put1, put2, put3, put4 = (tile.store_points(x) for x in places)
+    get1, get2, get3, get4 = (tile.load_points(x) for x in places)
+    get_input, commit, wait = tile.load_points(_places(shape, first, spec.rows_in)), tile.commit, tile.wait(0)
+    filter_pairs = tile.multiply_points(
+        tuple((4 * threads * i, (2 * i,), (2 * i + 1,)) for i in range(held // 2)), held
+    )
+    mirrored = tile.multiply_mirrored(_mirrors(shape), 4 * threads)
+    load_mirrors = tile.load_global(2 * last.groups, 1)
+    shift, factor, _ = shape.padding
+
+    def kernel(
+        u, pre, post, spectrum, scales, tables, mirrors, y, items, per_worker, pairs, batch, channels, length
+    ):
+        index = small(32 * warp() + lane())
+        slot = small(divide(index, threads))
+        j = small(index - slot * threads)
+        base = small(slot * room)
+        # The thread's first point in each stage, and its column there.
+        row = small(divide(j, step1))
+        m1 = small(j - row * step1)
+        at = small(row * (radix1 * step1) + m1)
+        at1 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step2))
+        m2 = small(j - row * step2)
+        at = small(row * (radix2 * step2) + m2)
+        at2 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step3))
+        m3 = small(j - row * step3)
+        at = small(row * (radix3 * step3) + m3)
+        at3 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step4))
+        at = small(row * (radix4 * step4) + j - row * step4)
+        at4 = small(base + 2 * (at + factor * (at >> shift)))
+        if half:
+            starts = load_mirrors(mirrors, j, threads)
+
+        # Workers without an item do the first one again, and store nothing.
+        item = small((block() * together + slot) * per_worker)
+        turn = small(0)
+        other_sequence = int64(channels) * length
+        sample = small(unit * j)
+        there = small(item < items)
+        now = small(item * there)
+        h = small(divide(now, pairs))
+        p = small(now - h * pairs)
+        start = (sequences * int64(p) * channels + h) * length
+        limit = small(length * there)
+        second = small(limit * (2 * p + 1 < batch))
+        if ahead:
+            copy(u, start, limit, sample, at1)
+            if not half:
+                copy(u, start + other_sequence, second, sample, at1 + 1)
+            commit()
+        while turn < per_worker:
+            if ahead:
+                wait()  # for the lane's own copies: no other lane reads them
+                z = get_input(at1)
+            elif half:
+                z = load(u, start, limit, sample)
+            else:
+                z = join(load(u, start, limit, sample), load(u, start + other_sequence, second, sample))
+            if gated_in:
+                v = load(pre, start, limit, sample)
+                if not half:
+                    v = join(v, load(pre, start + other_sequence, second, sample))
+                z = gate_in(z, v)
+            x = turn1(dft1(z), tables, 4 * m1)
+            put1(at1, x)
+            barrier()
+            x = dft2(get2(at2))
+            if order > 2:
+                x = turn2(x, tables, 4 * m2)
+                put2(at2, x)
+                barrier()
+                x = dft3(get3(at3))
+            if order > 3:
+                x = turn3(x, tables, 4 * m3)
+                put3(at3, x)
+                barrier()
+                x = dft4(get4(at4))
+            bins = int64(h) * spectrum_floats + 4 * j
+            if half:
+                put4(at4, x)
+                barrier()
+                x = mirrored(x, spectrum, bins, base, starts)
+                barrier()
+            else:
+                x = filter_pairs(x, spectrum, bins)
+            if order > 3:
+                x = dft4i(x)
+                put4(at4, x)
+                barrier()
+                x = turn3i(get3(at3), tables, 4 * m3)
+            if order > 2:
+                x = dft3i(x)
+                put3(at3, x)
+                barrier()
+                x = turn2i(get2(at2), tables, 4 * m2)
+            x = dft2i(x)
+            put2(at2, x)
+            barrier()
+            x = get1(at1)
+            item = small(item + 1)
+            turn = small(turn + 1)
+            there = small(item < items)
+            now = small(item * there)
+            h = small(divide(now, pairs))
+            p = small(now - h * pairs)
+            next_start = (sequences * int64(p) * channels + h) * length
+            next_limit = small(length * there)
+            next_second = small(next_limit * (2 * p + 1 < batch))
+            if ahead:  # the lane's places are free now: the next input comes while it works on
+                if turn < per_worker:
+                    copy(u, next_start, next_limit, sample, at1)
+                    if not half:
+                        copy(u, next_start + other_sequence, next_second, sample, at1 + 1)
+                commit()
+            out = dft1i(turn1i(x, tables, 4 * m1))
+            if gated_out:
+                v = load_post(post, start, limit, sample)
+                if not half:
+                    v = join(v, load_post(post, start + other_sequence, second, sample))
+                out = gate_out(out, v)
+            store_first(y, start, limit, sample, out)
+            if not half:
+                store_second(y, start + other_sequence, second, sample, out)
+            start = next_start
+            limit = next_limit
+            second = next_second
+
+    return kernel
+
+
+def _samples(spec: Spec, rows: int) -> Any:
+    """Where a thread's samples of the first ``rows`` points of its butterflies lie: (distance, registers).
+
+    One sequence of a pair, a register a point; or both parts of the points of one sequence.
+    """
+    constants = spec.shape.constants(spec.shape.stages[0], rows)
+    if not spec.half:
+        return tuple((c, (i,)) for i, c in enumerate(constants))
+    points = [(2 * c, i, i + len(constants)) for i, c in enumerate(constants)]
+    if spec.wide:
+        return tuple((c, (re, im)) for c, re, im in points)
+    return tuple(piece for c, re, im in points for piece in ((c, (re,)), (c + 1, (im,))))
+
+
+def _copies(spec: Spec) -> Any:
+    """A thread's copies of its input into its own places: (distance, place in words, how many samples)."""
+    stage = spec.shape.stages[0]
+    places = [2 * x for x in _places(spec.shape, stage, spec.rows_in)]
+    constants = spec.shape.constants(stage, spec.rows_in)
+    if not spec.half:
+        return tuple((c, x, 1) for c, x in zip(constants, places, strict=True))
+    if spec.wide:
+        return tuple((2 * c, x, 2) for c, x in zip(constants, places, strict=True))
+    return tuple((2 * c + i, x + i, 1) for c, x in zip(constants, places, strict=True) for i in range(2))
+
+
+def _places(shape: Shape, stage: Stage, rows: int | None = None) -> tuple[int, ...]:
+    """Distances of a thread's points from its first, in shared memory; of the first ``rows`` of each butterfly."""
+    return tuple(int(shape.at(c)) for c in shape.constants(stage, rows or stage.radix))
+
+
+def _twiddles(shape: Shape, stage: Stage) -> Any:
+    """A thread's twiddles of a stage; see `float_spec.tables`. Butterflies in the same column share them."""
+    r, s = stage.radix, stage.step
+    columns = [shape.threads * c % s for c in range(stage.groups)]
+    split = len(stage.exponents) < r
+
+    def turned(exponent: int, column: int) -> tuple[int, ...]:
+        """The points that are multiplied by the twiddle of an exponent."""
+        if not split:
+            rows = [exponent] if exponent else []
+        elif exponent < 4:
+            rows = list(range(exponent, r, 4))
+        else:
+            rows = list(range(exponent, exponent + 4))
+        return tuple(r * c + q for c in range(stage.groups) if columns[c] == column for q in rows)
+
+    found = []
+    for column in dict.fromkeys(columns):
+        for i in range(0, len(stage.exponents), 2):
+            pair = [turned(e, column) for e in stage.exponents[i : i + 2]]
+            found.append((stage.table + 4 * (i // 2 * s + column), *pair, *[()] * (2 - len(pair))))
+    return tuple(found)
+
+
+def _mirrors(shape: Shape) -> Any:
+    """Where the mirrors of a thread's points lie: (which start, distance); see `float_spec.mirrors`."""
+    last = shape.stages[-1]
+    return tuple(
+        (c + (last.groups if q == 0 else 0), int(shape.at(last.radix - 1 - q)))
+        for c in range(last.groups)
+        for q in range(last.radix)
+    )
+
+
+SIGNATURE = ("FLOATS",) * 6 + ("WORDS", "FLOATS") + ("INT",) * 6
+"""Kinds of the kernel's arguments, for the compiler."""
+
+
+def min_blocks(spec: Spec) -> int:
+    """Blocks per SM that the compiler must leave registers for: 80 a thread with up to 16 points, else 128."""
+    return max(1, (768 if spec.shape.held <= 16 else 512) // (32 * spec.warps))
+
+
+def workers(spec: Spec) -> int:
+    """Who takes items: every transform of a block."""
+    return spec.shape.together
+
+
+__all__ = [
+    "DEFAULT_FACTORS",
+    "FACTORS",
+    "PACKINGS",
+    "build",
+    "make_spec",
+    "min_blocks",
+    "operand_key",
+    "operands",
+    "spectrum_layout",
+]

@@ -1,0 +1,144 @@
+"""The transform of filters by the project's own kernels, on the CPU body: against NumPy's, which is in float64."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from convolutions import filters
+from hardware import HALF
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from strategies import seeds
+
+import reference
+from kernels_numba import families, filter_transform, spectrum
+from kernels_numba.tile.cpu import CpuTile
+from kernels_numba.tile.layout import STORAGE_TYPES
+from kernels_numba.tile.machine import Buffer, Machine
+from monarch import Plan
+
+TYPES = {**HALF, "fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+
+
+def by_kernels(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, NDArray]:
+    """Words and scales, poisoned before, by the launches of `filter_transform.jobs`."""
+    n, taps = layout.n, k.shape[-1]
+    limits = spectrum.ORDINARY[layout.dtype]
+    parts, positions = layout.order.shape
+    width = 2 if layout.dtype == "fp32" else 1
+    stored = np.int16 if width == 1 else np.float32
+    bits = np.ascontiguousarray(k).reshape(-1)
+    inner = np.float32 if layout.dtype != "fp32" else np.float64
+    arrays = {
+        "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
+        "numbers": filter_transform.numbers(n, layout.targets, layout.sources),
+        "table": filter_transform.tables(n, layout.dtype)[0],
+        "points": np.full(2 * rows * n, np.nan, inner),
+        "places": filter_transform.places(n, layout.order).reshape(-1),
+        "weights": filter_transform.weights(layout.phase, layout.dtype).reshape(-1),
+        "spectrum": np.full(2 * rows * positions, -1, stored),
+        "scales": np.full(rows, 1 if layout.dtype == "fp32" else np.nan, np.float32),
+    }
+    row_taps = taps if k.ndim == 2 else 0
+    jobs = filter_transform.jobs(
+        n, rows, kind, row_taps, layout.dtype, parts, positions, layout.tiles, limits
+    )
+    for job in jobs:
+        machine = Machine()
+        kernel = filter_transform.build(CpuTile(machine, job.spec.dtype), job.spec)
+        buffers = [Buffer(name, arrays[name]) for name in job.pointers]
+        machine.run(kernel, job.grid, job.spec.warps, job.spec.shared_bytes // 4, [*buffers, *job.scalars])
+    return arrays["spectrum"].view(np.int32).reshape(rows, -1), arrays["scales"]
+
+
+def values(words: NDArray, scales: NDArray, dtype: str) -> NDArray[np.float64]:
+    """The numbers that words stand for."""
+    return words.view(STORAGE_TYPES[dtype]).astype(float) * scales[:, None].astype(float)
+
+
+PLANS = {
+    "fp16": [Plan(256, (16, 16)), Plan(512, (16, 32)), Plan(768, (48, 16)), Plan(2048, (8, 16, 16))],
+    "fp32": [Plan(256, (16, 16)), Plan(512, (16, 16), packing="half"), Plan(768, (12, 8, 8))],
+}
+PLANS["bf16"] = PLANS["fp16"]
+
+
+@settings(max_examples=30)
+@given(
+    dtype=st.sampled_from(("fp16", "bf16", "fp32")),
+    which=st.integers(0, 2),
+    mode=st.sampled_from(("circular", "folded", "causal", "two-sided")),
+    part=st.floats(0.01, 1.0),
+    rows=st.integers(1, 3),
+    shared=st.booleans(),
+    kind=st.sampled_from(tuple(TYPES)),
+    size=st.sampled_from((1.0, 1e-3, 1e4)),
+    seed=seeds,
+)
+@example(
+    dtype="fp16", which=0, mode="circular", part=1.0, rows=2, shared=False, kind="fp32", size=1.0, seed=0
+)
+def test_as_by_numpy(
+    dtype: str, which: int, mode: str, part: float, rows: int, shared: bool, kind: str, size: float, seed: int
+) -> None:
+    """Every word within the roundoff of its format and the error of an fp32 transform; scales equal."""
+    plan = PLANS[dtype][which]
+    n = plan.n
+    length = n if mode == "circular" else n // 2
+    taps = max(1, int(part * length))
+    layout = spectrum._layout(plan, "circular" if mode == "folded" else mode, length, taps, dtype)
+    k = (size * filters(1 if shared else rows, taps, seed)).astype(TYPES[kind])
+    k = k[0] if shared else k
+    words, scales = by_kernels(k, kind, rows, layout)
+    exact, expected = spectrum._transform(k.astype(np.float64), rows, layout)
+    assert (scales == expected).all()
+    got, wanted = values(words, scales, dtype), values(exact, expected, dtype)
+    largest = np.abs(wanted).max(axis=1, keepdims=True)
+    apart, u = np.abs(got - wanted), reference.unit_roundoff(dtype)
+    inner = 1e-14 if dtype == "fp32" else 2e-6
+    assert (apart <= 2 * u * np.abs(wanted) + inner * largest).all()
+    rms = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
+    assert rms <= (0.01 * u if dtype == "fp32" else 0.1 * u + reference.fft32_bound(n))
+
+
+@pytest.mark.parametrize("peak", [0.0, 2.0**-7, 2.0**-6, 16.0, 16.5, 1e30, 3e-39, np.inf, np.nan])
+def test_scales(peak: float) -> None:
+    """An impulse has a flat spectrum: the scale is 1 from 2^-6 to 2^4, else the power of two that is not below."""
+    layout = spectrum._layout(Plan(256, (16, 16)), "causal", 256, 1, "bf16")
+    words, scales = by_kernels(np.array([[peak], [1.0]], np.float32), "fp32", 2, layout)
+    assert scales[1] == 1
+    if not np.isfinite(peak) or peak == 0 or 2.0**-6 <= peak <= 16:
+        assert scales[0] == 1
+    else:
+        assert scales[0] == 2.0 ** max(-126, np.ceil(np.log2(np.float32(peak))))
+    wanted, _ = spectrum._transform(np.array([[1.0]]), 1, layout)
+    assert (
+        np.isfinite(words[1].view(HALF["bf16"]).astype(float)).all() and (words[1] == wanted[0]).mean() > 0.98
+    )
+    finite = np.isfinite(words[0].view(HALF["bf16"]).astype(float))
+    assert finite.all() == np.isfinite(peak)
+
+
+@pytest.mark.parametrize("n", [2, 3, 16, 24, 256, 512, 768, 1536, 12288, 49152, 65536])
+def test_factors(n: int) -> None:
+    factors = filter_transform.factors_of(n)
+    assert prod(factors) == n and max(factors) <= filter_transform.LARGEST_RADIX
+    assert all(f == 16 for f in factors[1:]) or n == 24
+
+
+def test_factors_that_there_are_not() -> None:
+    with pytest.raises(ValueError, match="272 points has a prime factor above 16"):
+        filter_transform.factors_of(17 * 16)
+
+
+def test_every_default_plan_has_passes() -> None:
+    """All lengths, with few kernels: passes after the first are of radix 16, once of 12."""
+    radices = set()
+    for dtype in ("fp16", "fp32"):
+        for n in families.default_factors(dtype):
+            first, *others = filter_transform.factors_of(n)
+            radices.add(first)
+            assert set(others) <= {12, 16} and n % (32 * filter_transform.PEAK_WARPS) == 0
+    assert radices <= {2, 3, 4, 6, 8, 12, 16}
