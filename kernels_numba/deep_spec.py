@@ -35,6 +35,8 @@ class Spec:
     postgate: bool = False
     scaled: bool = False
     """Outputs are multiplied by their channel's scale."""
+    sequences: str = ""
+    """What sequences are stored in, if not in the type of the products: "fp32"."""
     ring: int = 4
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
@@ -90,7 +92,7 @@ class Spec:
         factors = f"{self.n1}x{self.n2}x{self.n3}x{self.n4}"
         shape = f"{factors}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}"
+        return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
     @property

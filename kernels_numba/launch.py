@@ -56,13 +56,15 @@ def machine_code(family: Any, spec: Any, capability: tuple[int, int]) -> tuple[b
 def compile_spec(family: Any, spec: Any, capability: tuple[int, int]) -> Any:
     """Compile one kernel of a family; needs no GPU."""
     from kernels_numba.tile import compile as tile_compile
-    from kernels_numba.tile import gpu
+    from kernels_numba.tile import gpu, gpu_wide
 
-    signature = tuple(getattr(tile_compile, kind) for kind in family.SIGNATURE)
+    wide = getattr(spec, "sequences", "") == "fp32"
+    kinds = (("FLOATS" if wide and kind == "HALVES" else kind) for kind in family.SIGNATURE)
+    signature = tuple(getattr(tile_compile, kind) for kind in kinds)
     # Instructions that one architecture alone has are compiled for that one ("a"), not for its successors too.
     target = (*capability, "a") if getattr(family, "CAPABILITY", None) else capability
     return tile_compile.compile_kernel(
-        family.build(gpu.tile(spec.dtype), spec),
+        family.build((gpu_wide if wide else gpu).tile(spec.dtype), spec),
         signature,
         target,
         threads=32 * spec.warps,
