@@ -374,7 +374,8 @@ class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps):
 
             def codegen(context, builder, signature, args):
                 x, a, m, b = (unpack(builder, v, 2 * count) for v in args)
-                re, im = [], []
+                re: list = []
+                im: list = []
                 for i in range(count):
                     j = i + count
                     x_less, m_less = (
