@@ -48,8 +48,8 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     """(family, spec) of every kernel in the table.
 
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
-    causal one of the longest. Order 3: the default plans in both formats, and the same variants of the shortest. Order
-    4: all plans in both formats, the gated and guarded kernels, and the causal one for pairs.
+    causal one of the longest. Order 3: the default plans, and 32x32x32, in both formats, and the same variants of the
+    shortest. Order 4: all plans in both formats, the gated and guarded kernels, and the causal one for pairs.
     """
     for factors in fused_warp.FACTORS:
         for dtype in ("fp16", "bf16"):
@@ -57,12 +57,13 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     for n1 in (16, 32):
         yield _kernel(Plan(n1 * n1, (n1, n1)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(1024, (32, 32), signal=512, wanted=512), "fp16")
-    for plan in default_plans().values():
-        if plan.order == 3:
-            for dtype in ("fp16", "bf16"):
-                yield _kernel(plan, dtype)
-    shortest = min(n for n, plan in default_plans().items() if plan.order == 3)
-    plan = default_plans()[shortest]
+    longest = (32, 32, 32)  # not the default where order 4 is faster
+    block = [plan for plan in default_plans().values() if plan.order == 3]
+    for plan in (*block, Plan(32768, longest), Plan(65536, longest, packing="half")):
+        for dtype in ("fp16", "bf16"):
+            yield _kernel(plan, dtype)
+    plan = min(block, key=lambda plan: plan.n)
+    shortest = plan.n
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
