@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
@@ -120,6 +121,19 @@ class Spec:
         """DFT factors (real, half precision; outer ones of real and imaginary parts), inner and middle twiddles."""
         outer, inner = 4 * self.n1 * (self.rows_in + self.rows_out), self.n3**2 + 2 * self.n4**2
         return (outer + inner) // 2 + 2 * self.inner + 2 * self.q
+
+    @property
+    def constant_places(self) -> tuple[int, ...]:
+        """Words to F1, F1 inverse, F3, F4, F4 inverse, and to inner and middle twiddles, each forward and inverse."""
+        outer, fourth = (2 * self.n1 * rows for rows in (self.rows_in, self.rows_out)), self.n4**2 // 2
+        sizes = (*outer, self.n3**2 // 2, fourth, fourth, self.inner, self.inner, self.q)
+        return tuple(accumulate(sizes, initial=0))
+
+    @property
+    def table_places(self) -> tuple[int, ...]:
+        """Words from the outer twiddles, which come first, to their inverse, middle factors, inverse ones, mirrors."""
+        twiddles, factors = self.n1 * self.inner, self.n1 * 2 * self.n2**2
+        return tuple(accumulate((twiddles, factors, factors), initial=twiddles))
 
     @property
     def shared_bytes(self) -> int:

@@ -50,9 +50,9 @@ def kernels() -> Iterator[tuple[Any, Any]]:
 
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
     causal one of the longest. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
-    default plans in both formats, and the same variants of the shortest. Order 4: all plans in both formats, the gated
-    and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants at 1024 points.
-    Filters: the passes in fp32.
+    default plans, and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in both
+    formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants
+    at 1024 points. Filters: the passes in fp32.
     """
     for factors in fused_warp.FACTORS:
         for dtype in ("fp16", "bf16"):
@@ -65,12 +65,13 @@ def kernels() -> Iterator[tuple[Any, Any]]:
             yield _kernel(Plan(prod(pair), pair), dtype)
     yield _kernel(Plan(4096, (64, 64)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(4096, (64, 64), signal=2048, wanted=2048), "fp16")
-    for plan in default_plans().values():
-        if plan.order == 3:
-            for dtype in ("fp16", "bf16"):
-                yield _kernel(plan, dtype)
-    shortest = min(n for n, plan in default_plans().items() if plan.order == 3)
-    plan = default_plans()[shortest]
+    longest = (32, 32, 32)  # not the default where order 4 is faster
+    block = [plan for plan in default_plans().values() if plan.order == 3]
+    for plan in (*block, Plan(32768, longest), Plan(65536, longest, packing="half")):
+        for dtype in ("fp16", "bf16"):
+            yield _kernel(plan, dtype)
+    plan = min(block, key=lambda plan: plan.n)
+    shortest = plan.n
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()

@@ -29,6 +29,8 @@ made outside the kernel                            called inside
                                                    valid; 8, 4, 2 or 1 elements a lane
 ``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, .., to3)``
 ``copy_words_async``                               ``copy(to_word, source, at)``, four words a lane
+``prefetch``                                       ``prefetch(source, at, valid)``: a half element's line
+                                                   into the L2 cache
 ``commit``, ``wait(pending)``                      ``commit()`` closes a group of copies, ``wait()``
                                                    until at most ``pending`` groups are under way
 ``load_shared(count, width)``                      ``load(word, stride)``: chunks of ``width`` words
@@ -78,7 +80,6 @@ made outside the kernel                            called inside
 ``team_barrier(warps)``                            ``meet(team)``: the warps of one team of the block meet
 ``fence_async``                                    ``fence()``: products may read what this lane wrote, after
                                                    the next barrier
-``prefetch``                                       ``prefetch(source, word)``: bring a line into the L2 cache
 ``store_matrices(pieces)``                         ``store(word, x)``: four registers as four core matrices
 ``group_dft_rows(columns, k_tiles, ...)``          ``dft(factor, data)``: contract the rows
 ``group_dft_rows_times(..., table=)``              ``dft(factor, data, source, at, alone)``: the same, rounded

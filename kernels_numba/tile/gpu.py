@@ -32,6 +32,7 @@ from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
+from kernels_numba.tile.gpu_prefetch import GpuPrefetch
 from kernels_numba.tile.gpu_swaps import GpuSwaps
 from kernels_numba.tile.gpu_warpgroup import GpuWarpgroup
 
@@ -105,7 +106,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
+class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
     """The vocabulary for one half-precision type ("fp16" or "bf16"), or for "fp32" alone."""
 
     name = "gpu"
@@ -386,8 +387,8 @@ class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
 
             def codegen(context, builder, signature, args):
                 x, a, m, b = (unpack(builder, v, 2 * count) for v in args)
-                re: list[Any] = []
-                im: list[Any] = []
+                re: list = []
+                im: list = []
                 for i in range(count):
                     j = i + count
                     x_less, m_less = (
