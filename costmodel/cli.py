@@ -107,6 +107,13 @@ def parser() -> argparse.ArgumentParser:
     )
     m.add_argument("--op", default="fftconv", choices=("fftconv",), help="operation (fftconv)")
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
+    m.add_argument(
+        "--plan",
+        action="append",
+        default=[],
+        metavar="FACTORS",
+        help="only the lengths of these factors (16x8x16x16), and this plan beside the default; repeatable",
+    )
 
     r = commands.add_parser(
         "measurements", help="print what was measured", description="Print measured rows."
@@ -237,7 +244,7 @@ def _gpus(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from costmodel.measure import main as measure
 
-    return int(measure(op=options.op, quick=options.quick))
+    return int(measure(op=options.op, quick=options.quick, plans=options.plan))
 
 
 def _measurements(options: argparse.Namespace) -> int:

@@ -2,9 +2,9 @@
 
 :func:`totals` is plain arithmetic: given integers it returns integers, given sympy symbols it returns expressions.
 A property test holds it equal to the counters of the kernel's CPU body, instruction by instruction, for every plan
-the kernel supports; `block_counts.totals` is the same for order 3. :func:`kernel_counts` gives the time model what
-it needs from them, for a kernel of either order. Instructions are estimated from the counts (`counts.instructions`):
-the CPU body does not see the GPU's.
+the kernel supports; `block_counts.totals` is the same for order 3, `deep_counts.totals` for order 4.
+:func:`kernel_counts` gives the time model what it needs from them, for a kernel of any order. Instructions are
+estimated from the counts (`counts.instructions`): the CPU body does not see the GPU's.
 
 Symbols: B sequences, H channels, L samples; N = N1 N2 points; ``rows_in`` and ``rows_out``, the live rows of the
 [N1, N2] matrix; ``halves`` elements per copy; a grid of ``blocks`` blocks of ``warps`` warps, of which each takes
@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import Any
 
-from costmodel import block_counts, group_counts
+from costmodel import block_counts, deep_counts, group_counts
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
@@ -35,6 +35,8 @@ def factor_lists(points: int, order: int, packing: str = "pair") -> list[tuple[i
         known = [*FACTORS, *group_counts.shapes(packing)]
     elif order == 3:
         known = block_counts.shapes(packing)
+    elif order == 4:
+        known = deep_counts.shapes(packing)
     return [f for f in known if prod(f) == points]
 
 
@@ -129,6 +131,10 @@ def kernel_counts(
         return None
     if plan.factors in group_counts.shapes(plan.packing):
         return group_counts.kernel_counts(
+            plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
+        )
+    if plan.order == 4:
+        return deep_counts.kernel_counts(
             plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
         )
     make = _one_warp if plan.order == 2 else _block

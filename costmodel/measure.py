@@ -22,9 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import monarch
 from costmodel import gpus, measurements, render
 from costmodel.errors import MeasurementError
+from costmodel.measured_plans import plans_asked, plans_of
 from costmodel.measurements import Row
+from monarch import Plan
 
 BATCH, CHANNELS = 64, 768
 REPLAYS = 40
@@ -100,10 +103,18 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         yield Case(4096, 4096, "plain", "fp16", batch=1)
 
 
-def main(*, op: str | None = None, quick: bool = False) -> int:
-    """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code."""
+def main(*, op: str | None = None, quick: bool = False, plans: Sequence[str] = ()) -> int:
+    """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code.
+
+    With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these.
+    """
     if op not in (None, "fftconv"):
         render.note(f"op: only fftconv has kernels so far, got {op!r}")
+        return 2
+    try:
+        asked = plans_asked(plans)
+    except (TypeError, ValueError) as error:
+        render.note(str(error))
         return 2
     from kernels_numba import device
 
@@ -114,7 +125,9 @@ def main(*, op: str | None = None, quick: bool = False) -> int:
     gpu = gpus.by_device_name(str(here.name))
     written = 0
     path = measurements.path_of(gpu.slug, "fftconv")
-    for row, bound in run(quick=quick):  # row by row: what was measured stays when the run is cut short
+    for row, bound in run(
+        quick=quick, asked=asked
+    ):  # row by row: what was measured stays when the run is cut short
         measurements.append([row], gpu.slug, bounds=[bound])
         written += 1
     render.note(f"wrote {written} rows to {path}")
@@ -126,8 +139,8 @@ def live(*, quick: bool = True) -> list[Row]:
     return [measurements.check(row, bound=bound) for row, bound in run(quick=quick)]
 
 
-def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
-    """All rows with their bounds, as they are measured.
+def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Row, float]]:
+    """All rows with their bounds, as they are measured; with ``asked``, those of the cases that these plans have.
 
     Raises:
         MeasurementError: PyTorch with CUDA is not there, or a result is wrong.
@@ -141,11 +154,12 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     if not torch.cuda.is_available():
         raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
     stamp = (datetime.date.today().isoformat(), _commit())
-    todo = list(cases(quick=quick))
+    lengths = {plan.n for plan in asked}
+    todo = [case for case in cases(quick=quick) if not asked or case.n in lengths]
     started = time.perf_counter()
     for number, case in enumerate(todo, start=1):
         done = []
-        for provider in _providers(case, torch):
+        for provider in _providers(case, torch, asked):
             try:
                 done.append(_measure(case, provider, torch, stamp))
             except torch.cuda.OutOfMemoryError:
@@ -160,7 +174,7 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
             f"[{number}/{len(todo)}, {time.perf_counter() - started:.0f} s] {case.name} {case.dtype}: "
             f"{ours.median_us:.1f} us, {peers}error {ours.rel_err:.2e}"
         )
-    if not quick:
+    if not quick and not asked:
         yield from _host_cost(torch, stamp)
 
 
@@ -184,21 +198,14 @@ class _Data:
     postgate: Any
 
 
-def _providers(case: Case, torch: Any) -> list[_Provider]:
-    import monarch
+def _providers(case: Case, torch: Any, asked: Sequence[Plan] = ()) -> list[_Provider]:
     import reference
     from kernels_numba import FFTConv, prepare_filter
-    from kernels_numba.families import FAMILIES, default_plan
 
     filters = _filters(case, torch)
     gates = 2 if case.gated else 0
     found = []
-    default = default_plan(case.n, case.dtype)
-    plans = [default]
-    if case.variant == "plain" and case.dtype == "fp16" and case.batch > 1:
-        factors = [f for family in FAMILIES for f in family.FACTORS if math.prod(f) == case.n]
-        plans += [monarch.Plan(case.n, f) for f in factors if f != default.factors]
-    for plan in plans:
+    for number, plan in enumerate(plans_of(case, asked)):
         spectrum = prepare_filter(filters, length=case.length, mode=case.mode, dtype=case.dtype, plan=plan)
         convolve = FFTConv(spectrum, batch=case.batch)
 
@@ -207,7 +214,7 @@ def _providers(case: Case, torch: Any) -> list[_Provider]:
             return lambda: convolve(data.u, pregate=data.pregate, postgate=data.postgate, out=y), y
 
         text = monarch.format_factors(plan.factors)
-        name = "ours" if plan is default else f"ours:{text}"
+        name = f"ours:{text}" if number else "ours"
         if case.dtype == "fp32":
             bound = reference.fft32_bound(case.n, gates=gates)
         else:

@@ -187,7 +187,11 @@ def half_spectrum_layout(factors: tuple[int, ...], dtype: str) -> tuple:
     Z' [k] = A Z[k] + B conj Z[-k], A = S - D sin(2 pi k / N), B = i D cos(2 pi k / N): both are sums of two bins with
     weights. A tile's positions are those of A, then those of B.
     """
-    order, phase, tiles = spectrum_layout(factors, dtype)
+    return mirrored_weights(*spectrum_layout(factors, dtype))
+
+
+def mirrored_weights(order: NDArray[np.intp], phase: NDArray[np.complex128], tiles: int) -> tuple:
+    """The layout of a pair's spectrum [P] as that of half-length packing: bins, weights [2, 2 P], and tiles."""
     points = order.size
     angle = np.pi * order / points
     a = np.stack([(1 - np.sin(angle)) / 2, (1 + np.sin(angle)) / 2])

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from kernels_numba.block_spec import STRIP_WORDS, Spec
 
 
-def copy_pieces(spec: Spec) -> Any:
+class _OuterStage(Protocol):
+    """What the pieces of the outer stage ask of a spec, of order 3 or 4; see `block_spec.Spec`."""
+
+    @property
+    def n1(self) -> int: ...
+    @property
+    def q(self) -> int: ...
+    @property
+    def unit(self) -> int: ...
+    @property
+    def half(self) -> bool: ...
+    @property
+    def halves(self) -> int: ...
+    @property
+    def fold(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def rows_in(self) -> int: ...
+    @property
+    def rows_out(self) -> int: ...
+    @property
+    def row_stride(self) -> int: ...
+
+
+def copy_pieces(spec: _OuterStage) -> Any:
     """A warp's copies of one strip of one sequence: each brings 32 times ``halves`` elements, so some rows.
 
     A row of a strip is 32 points. Of a lane's four places the others are those with another swizzle, for rows where
@@ -20,7 +47,7 @@ def copy_pieces(spec: Spec) -> Any:
         row, column = divmod(start, width)
         place = row & 3 if spec.half else (row >> 1) & 1
         # Half a row, with copies of one element: 16 points, so the strip's other n2.
-        within = column // 32 * spec.n3 * 2 if spec.half else 0
+        within = column // 32 * spec.row_stride * 2 if spec.half else 0
         pieces.append((place, width * row + column, spec.unit * row_offset(spec, row) + within))
     return tuple(pieces)
 
@@ -103,12 +130,12 @@ def second_exchange_pieces(spec: Spec) -> Any:
     return tuple(pieces)
 
 
-def row_offset(spec: Spec, row: int) -> int:
+def row_offset(spec: _OuterStage, row: int) -> int:
     """Samples from the first row of the outer stage's matrix to another: n1, and the part of the columns."""
     return row % spec.n1 * spec.q + row // spec.n1 * (spec.q // spec.fold)
 
 
-def output_pieces(spec: Spec, first_register: int) -> Any:
+def output_pieces(spec: _OuterStage, first_register: int) -> Any:
     """Where a lane's outputs lie: (lane offset: 0 rows upwards, 1 mirrored rows; constant; registers).
 
     A lane has eight columns of a row, in four registers of one sequence; with half-length packing in four registers
@@ -124,7 +151,7 @@ def output_pieces(spec: Spec, first_register: int) -> Any:
     return tuple(pieces)
 
 
-def woven(spec: Spec) -> tuple[int, ...]:
+def woven(spec: _OuterStage) -> tuple[int, ...]:
     """Accumulators in the order in which half-length packing rounds them: a register is a point's two samples.
 
     Registers of the first four columns of all row groups, then those of the last four.
@@ -145,7 +172,7 @@ def first_exchange_row(spec: Spec, group: int) -> int:
     return spec.lanes * (group % half) * spec.pair_words + group // half * spec.row_words
 
 
-def rows_to_b(spec: Spec, part: int) -> Any:
+def rows_to_b(spec: _OuterStage, part: int) -> Any:
     """A lane's words of four rows a tile -> registers of a B operand: two rows of one column each.
 
     A word is two columns of one sequence; with half-length packing one column's real (part 0) and imaginary part.
@@ -161,9 +188,9 @@ def rows_to_b(spec: Spec, part: int) -> Any:
     )
 
 
-def mirror_registers(spec: Spec) -> tuple[int, ...]:
-    """Registers of (N2 - 1 - k2, N3 - 1 - k3) for those of (k2, k3): the other halves of row groups and tiles."""
-    groups, tiles = spec.n2 // 8, spec.n3 // 8
+def mirror_registers(rows: int, columns: int) -> tuple[int, ...]:
+    """Registers of a tile's mirrored rows and columns: the other halves of row groups and column tiles."""
+    groups, tiles = rows // 8, columns // 8
     inner = groups * tiles
     return tuple(
         part * inner + (y + groups // 2) % groups * tiles + (j + tiles // 2) % tiles

@@ -76,6 +76,11 @@ class Spec:
         return self.n1 * self.q
 
     @property
+    def row_stride(self) -> int:
+        """Points from one n2 to the next."""
+        return self.n3
+
+    @property
     def unit(self) -> int:
         """Samples of one sequence in one point."""
         return 2 if self.half else 1

@@ -13,11 +13,11 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import fused_block, fused_float, fused_group, fused_warp
+from kernels_numba import fused_block, fused_deep, fused_float, fused_group, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
-FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block)
+FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block, fused_deep)
 """For fp16 and bf16."""
 
 HOPPER = (9, 0)

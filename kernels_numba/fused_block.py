@@ -133,7 +133,7 @@ def build(tile: Any, spec: Spec) -> Any:
     stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
     weave = tile.select(woven(spec))
-    mirror = tile.select(mirror_registers(spec))
+    mirror = tile.select(mirror_registers(n2, n3))
     multiply_mirror = tile.multiply_mirror(inner)
     load_offsets, gather_mirror = tile.gather_halves(2 * inner)
     put_tile = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))

@@ -39,7 +39,11 @@ def factor_scale(n: int, shift: float, dtype: str) -> float:
     factors' part of the rounding error falls to about half. What follows the factor is divided by the scale
     again, in float64, before it is rounded itself.
     """
-    entries = _entries(n, np.arange(n), np.arange(n), shift).reshape(-1)
+    return rounding_scale(_entries(n, np.arange(n), np.arange(n), shift), dtype)
+
+
+def rounding_scale(entries: NDArray[np.floating], dtype: str) -> float:
+    """The scale in [1, 2) with which numbers round to half precision with the least error (of 4096 scales)."""
     scales = 2 ** (np.arange(4096) / 4096)
     magnitudes, weights = np.unique(np.abs(entries).round(12), return_counts=True)
     scaled = scales[:, None] * magnitudes

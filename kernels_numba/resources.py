@@ -20,7 +20,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernels_numba import filter_transform, fused_group, fused_warp
+from kernels_numba import filter_transform, fused_deep, fused_group, fused_warp
 from kernels_numba.families import default_plans, family_of, runs_on
 from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
@@ -50,8 +50,9 @@ def kernels() -> Iterator[tuple[Any, Any]]:
 
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
     causal one of the longest. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
-    default plans in both formats, and the same variants of the shortest. fp32: the default plans, and the same variants
-    at 1024 points. Filters: the passes in fp32.
+    default plans in both formats, and the same variants of the shortest. Order 4: all plans in both formats, the gated
+    and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants at 1024 points.
+    Filters: the passes in fp32.
     """
     for factors in fused_warp.FACTORS:
         for dtype in ("fp16", "bf16"):
@@ -65,13 +66,14 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(Plan(4096, (64, 64)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(4096, (64, 64), signal=2048, wanted=2048), "fp16")
     for plan in default_plans().values():
-        if plan.order > 2:
+        if plan.order == 3:
             for dtype in ("fp16", "bf16"):
                 yield _kernel(plan, dtype)
-    shortest = min(n for n, plan in default_plans().items() if plan.order > 2)
+    shortest = min(n for n, plan in default_plans().items() if plan.order == 3)
     plan = default_plans()[shortest]
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
+    yield from _order_4()
     for plan in default_plans(dtype="fp32").values():
         yield _kernel(plan, "fp32")
     plan = default_plans(dtype="fp32")[1024]
@@ -85,6 +87,18 @@ def kernels() -> Iterator[tuple[Any, Any]]:
         filter_transform.Spec("last", dtype="fp16", parts=2),
     ):
         yield filter_transform.family(spec), spec
+
+
+def _order_4() -> Iterator[tuple[Any, Any]]:
+    for packing, lists in fused_deep.PACKINGS.items():
+        for factors in lists:
+            plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+            for dtype in ("fp16", "bf16"):
+                yield fused_deep, fused_deep.make_spec(plan, dtype)
+            yield fused_deep, fused_deep.make_spec(plan, "fp16", guarded=True, pregate=True, postgate=True)
+            if packing == "pair":
+                causal = plan.with_(signal=plan.n // 2, wanted=plan.n // 2)
+                yield fused_deep, fused_deep.make_spec(causal, "fp16")
 
 
 def _kernel(plan: Plan, dtype: str, **variant: bool) -> tuple[Any, Any]:

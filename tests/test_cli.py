@@ -325,7 +325,41 @@ def test_measure_hands_over_its_options_and_exit_code(capsys, monkeypatch):
     module.main = lambda **options: asked.append(options) or 4
     monkeypatch.setitem(sys.modules, "costmodel.measure", module)
     run(capsys, "measure", "--op", "fftconv", "--quick", code=4)
-    assert asked == [{"op": "fftconv", "quick": True}]
+    run(capsys, "measure", "--plan", "32x32x32", "--plan", "16x8x16x16", code=4)
+    assert asked == [
+        {"op": "fftconv", "quick": True, "plans": []},
+        {"op": "fftconv", "quick": False, "plans": ["32x32x32", "16x8x16x16"]},
+    ]
+
+
+def test_measure_knows_the_plans_it_is_asked_for(capsys, monkeypatch):
+    import kernels_numba
+    from kernels_numba.device import Device
+
+    monkeypatch.setattr(kernels_numba, "device", lambda: Device("cpu", "none for this test"))
+    run(capsys, "measure", "--plan", "16x8x16x16", code=4)
+    for wrong in ("128x32", "8x16x16x16", "2x2x2x2x2", "16xx16", "big"):
+        _, err = run(capsys, "measure", "--plan", wrong, code=2)
+        assert wrong in err
+
+
+def test_measured_beside_the_default():
+    """Plans asked for in every variant of their lengths; else every plan of the default's packing, once a length."""
+    from costmodel.measure import Case
+    from costmodel.measured_plans import plans_asked, plans_of
+    from kernels_numba.families import default_plan
+    from monarch import Plan
+
+    asked = plans_asked(["16x8x16x16"])
+    factors = (16, 8, 16, 16)
+    assert asked == [Plan(32768, factors), Plan(65536, factors, packing="half")]
+    for plan in asked:
+        for case in (Case(plan.n, plan.n, "plain", "fp16"), Case(plan.n, 99, "causal-gated", "bf16")):
+            found = plans_of(case, asked)
+            assert found[0] == default_plan(plan.n) and plan in found and len(found) <= 2
+        assert {p.order for p in plans_of(Case(plan.n, plan.n, "plain", "fp16"))} == {3, 4}
+        assert len(plans_of(Case(plan.n, plan.n, "plain", "bf16"))) == 1
+    assert plans_of(Case(1024, 1024, "plain", "fp16"), asked) == [default_plan(1024)]
 
 
 # gpus, measurements, compare.

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import block_counts, float_counts, group_counts, kernel_counts
+from costmodel import block_counts, deep_counts, float_counts, group_counts, kernel_counts
 from kernels_numba import (
     FFTConv,
     float_spec,
     fused_block,
+    fused_deep,
     fused_float,
     fused_group,
     fused_warp,
@@ -206,6 +207,67 @@ def test_block_counts_of_every_half_length_list(factors):
     block_case(plan, "fp16", 1, 1, plan.n, (False, False), 1, 1.0)
 
 
+def deep_plan(packing):
+    """The order-4 kernel's plan with a packing."""
+    factors = fused_deep.FACTORS[0]
+    return Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+
+
+@settings(max_examples=6)
+@given(
+    packing=st.sampled_from(["pair", "half"]),
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 2),
+    length=st.builds(lambda count, unit: max(1, count // unit * unit), st.integers(1, 32768), HALVES),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 2),
+    size=st.sampled_from([1.0, 1e4]),
+)
+@example("pair", "fp16", 2, 1, 32768, (False, False), 1, 1.0)
+@example("pair", "bf16", 3, 2, 16383, (True, True), 2, 1e4)
+@example("half", "fp16", 1, 2, 65536, (False, False), 1, 1.0)
+@example("half", "bf16", 2, 1, 40002, (True, False), 1, 1e4)
+def test_deep_counts_equal_the_counters(packing, dtype, batch, channels, length, gates, blocks, size):
+    """Order 4: every counter, for any batch, length, alignment, gates and grid; no conflicts for pairs."""
+    plan = deep_plan(packing)
+    convolve, _, grid, counted = count(plan, dtype, batch, channels, length, gates, blocks, size)
+    expected = deep_counts.totals(
+        *plan.factors,
+        *deep_counts.rows(convolve.spectrum.plan),
+        batch=batch,
+        channels=channels,
+        length=length,
+        pregate=gates[0],
+        postgate=gates[1],
+        scaled=convolve.scaled,
+        half=packing == "half",
+        **grid,
+    )
+    check(expected, counted)
+    assert expected["bank_conflicts"] == (convolve.items * 20 if packing == "half" else 0)
+
+
+@given(
+    packing=st.sampled_from(["pair", "half"]),
+    part=st.sampled_from([0.3, 0.5, 1.0]),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    capacity=st.sampled_from([99, 163, 190, 227]),
+)
+def test_deep_shapes_are_the_kernels(packing, part, gates, capacity):
+    """What the model assumes of an order-4 block is what the kernel chooses."""
+    plan, limit = deep_plan(packing), capacity * 1024
+    plan = plan.with_(signal=int(part * plan.n), wanted=int(part * plan.n))
+    spec = fused_deep.make_spec(plan, "fp16", pregate=gates[0], postgate=gates[1], shared_limit=limit)
+    rows = deep_counts.rows(plan)
+    assert rows == (spec.rows_in, spec.rows_out)
+    shape = deep_counts.block_shape(plan.factors, *rows, pregate=gates[0], capacity_bytes=limit)
+    if spec.shared_bytes > limit:
+        assert shape is None
+    else:
+        assert shape == deep_counts.Shape(spec.warps, spec.ring, spec.shared_bytes)
+
+
 def half_plan(factors):
     """One sequence as half as many complex points."""
     return Plan(2 * prod(factors), factors, packing="half")
@@ -323,6 +385,34 @@ def test_the_model_knows_every_kernel():
         spec = family_of(plan).make_spec(plan, "fp16")
         assert found.shared_bytes_per_block == spec.shared_bytes
         assert found.threads_per_block == 32 * spec.warps
+
+
+@pytest.mark.parametrize("variant", ["plain", "gated"])
+def test_order_4_beside_order_3(variant):
+    """32768 points both ways: fewer products, two thirds of the additions, and no table of the length's size."""
+    options = {"dtype": "fp16", "variant": variant, "capacity_bytes": 227 * 1024}
+    deep, block = (
+        kernel_counts.kernel_counts(plan, 64, 768, **options)
+        for plan in (deep_plan("pair"), Plan(32768, (32, 32, 32)))
+    )
+    assert deep.exact and 3 * deep.fp32_flops == 2 * block.fp32_flops
+    assert 6 * deep.mma_flops == 5 * block.mma_flops
+    assert deep.device_bytes == block.device_bytes
+    assert block.l2_bytes - deep.l2_bytes == 24576 * (8 - 2) * 32768  # twiddles of each pair
+    spec = fused_deep.make_spec(deep_plan("pair"), "fp16", pregate=variant == "gated")
+    assert deep.shared_bytes_per_block == spec.shared_bytes and deep.threads_per_block == 32 * spec.warps
+    small = kernel_counts.kernel_counts(
+        deep_plan("pair"), 64, 768, **(options | {"capacity_bytes": 163 * 1024})
+    )
+    assert small is None
+
+
+def test_zeros_are_half_of_the_outer_products():
+    """L = N / 2, and as many outputs: both outer stages do half; nothing else changes."""
+    whole = deep_plan("pair")
+    half = whole.with_(signal=whole.n // 2, wanted=whole.n // 2)
+    found = [deep_counts.products(*plan.factors, *deep_counts.rows(plan)) for plan in (whole, half)]
+    assert found == [10 * 512, 8 * 512]
 
 
 def test_64k_by_half_length_packing():

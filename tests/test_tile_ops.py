@@ -248,21 +248,23 @@ def expect_multiply_complex(spec: Tiny, data: Data) -> NDArray:
     return written(to_words(np.concatenate([re, im]), spec.dtype))
 
 
-def mirror_product(x: NDArray, a: NDArray, m: NDArray, b: NDArray, dtype: str) -> NDArray:
+def mirror_product(
+    x: NDArray, a: NDArray, m: NDArray, b: NDArray, dtype: str, first: bool = False
+) -> NDArray:
     """x a + conj(m) b of complex fragments: a rounded product, then three fused multiply-adds, for each part."""
     (xr, xi), (ar, ai), (mr, mi), (br, bi) = (np.split(v, 2) for v in (x, a, m, b))
     parts = []
     for terms in (((xr, ar), (-xi, ai), (mr, br), (mi, bi)), ((xr, ai), (xi, ar), (mr, bi), (-mi, br))):
         total: Any = -0.0
-        for left, right in terms:
+        for left, right in terms[2:] + terms[:2] if first else terms:
             total = _fma(left, right, total, dtype)
         parts.append(total)
     return np.concatenate(parts)
 
 
-def expect_multiply_mirror(spec: Tiny, data: Data) -> NDArray:
+def expect_multiply_mirror(spec: Tiny, data: Data, first: str = "") -> NDArray:
     x, a, m, b = (halves(read(data.w, start, 8), spec.dtype) for start in (0, 256, 512, 768))
-    return written(to_words(mirror_product(x, a, m, b, spec.dtype), spec.dtype))
+    return written(to_words(mirror_product(x, a, m, b, spec.dtype, bool(first)), spec.dtype))
 
 
 def expect_select(spec: Tiny, data: Data) -> NDArray:
@@ -278,6 +280,18 @@ def expect_pair_halves(spec: Tiny, data: Data) -> NDArray:
     low, high = bits & 0xFFFF, (bits >> 16) & 0xFFFF
     rows = [(high if h else low)[i] | ((high if h else low)[j] << 16) for i, j, h in PAIRS]
     return written(np.array(rows))
+
+
+def expect_pair_halves_swapped(spec: Tiny, data: Data) -> NDArray:
+    bits = read(data.w, 0, 8)
+    halves_of = bits & 0xFFFF, (bits >> 16) & 0xFFFF  # low, high
+    rows = np.empty((len(PAIRS), 32), np.int64)
+    for lane in LANES:
+        swap = (lane >> 1 & 1) != (lane >> 3 & 1)
+        for row, (i, j, h) in enumerate(PAIRS):
+            half_words = halves_of[1 - h if swap else h]
+            rows[row, lane] = half_words[i, lane] | (half_words[j, lane] << 16)
+    return written(rows.astype(np.int32))
 
 
 def expect_transpose(spec: Tiny, data: Data) -> NDArray:

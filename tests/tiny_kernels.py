@@ -546,11 +546,11 @@ def multiply_complex(tile: Any) -> Callable:
     return _two(tile, 32, 32, tile.multiply_complex(16), 32)
 
 
-@tiny("multiply_mirror")
-def multiply_mirror(tile: Any) -> Callable:
+@tiny("multiply_mirror", "multiply_mirror:first")
+def multiply_mirror(tile: Any, first: str = "") -> Callable:
     """Four complex fragments of four registers a part, 256 words apart."""
     lane, load, put = tile.lane, tile.load_global(8, 4), _put(tile, 8)
-    multiply = tile.multiply_mirror(4)
+    multiply = tile.multiply_mirror(4, mirror_first=bool(first))
 
     def kernel(h, w, f, out, n):
         l = lane()  # noqa: E741
@@ -580,6 +580,20 @@ PAIRS = ((0, 1, 0), (0, 1, 1), (7, 2, 0), (3, 3, 1))
 @tiny("pair_halves")
 def pair_halves(tile: Any) -> Callable:
     return _elementwise(tile, 8, tile.pair_halves(PAIRS), len(PAIRS))
+
+
+@tiny("pair_halves_swapped")
+def pair_halves_swapped(tile: Any) -> Callable:
+    """Swapped in the lanes of which just one of the bits 2 and 8 is set."""
+    load, pair, put = tile.load_global(8, 4), tile.pair_halves_swapped(PAIRS), _put(tile, len(PAIRS))
+    lane, small = tile.lane, tile.small
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        swap = small(((l >> 1) ^ (l >> 3)) & 1)
+        put(out, 0, 0, 2 * l, 0, 0, 0, pair(load(w, 4 * l, 128), swap))
+
+    return kernel
 
 
 BLOCKS = (5, 0, 7, 2, 1)

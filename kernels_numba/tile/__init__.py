@@ -45,9 +45,11 @@ made outside the kernel                            called inside
 ``pack(count, swap=)``                             ``pack(values)``: round float32 to halves
 ``scale(count)``                                   ``scale(values, factor)``: float32
 ``multiply(count)``, ``multiply_complex(count)``   ``multiply(a, b)``: elementwise, in half precision
-``multiply_mirror(count)``                         ``multiply(x, a, m, b)``: x a + conj(m) b
+``multiply_mirror(count, mirror_first=)``          ``multiply(x, a, m, b)``: x a + conj(m) b
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
+``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
+                                                   lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
 ``load_floats(pieces, count, guarded=)``           ``load(source, base, limit, at)``: float32
 ``store_floats(pieces, guarded=)``                 ``store(target, base, limit, at, x)``

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
+from kernels_numba.tile.cpu_swaps import CpuSwaps
 from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
 from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
@@ -42,7 +43,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuWarpgroup, CpuFloat, CpuFilter):
+class CpuTile(CpuMemory, CpuSwaps, CpuWarpgroup, CpuFloat, CpuFilter):
     """The vocabulary for one half-precision type, or for "fp32" alone, bound to a machine."""
 
     name = "cpu"
@@ -246,7 +247,7 @@ class CpuTile(CpuMemory, CpuWarpgroup, CpuFloat, CpuFilter):
 
         return product
 
-    def multiply_mirror(self, count: int) -> Callable:
+    def multiply_mirror(self, count: int, *, mirror_first: bool = False) -> Callable:
         """X a + conj(m) b: one rounded product and three fused multiply-adds for each part."""
 
         def product(*fragments: Fragment) -> Fragment:
@@ -255,7 +256,7 @@ class CpuTile(CpuMemory, CpuWarpgroup, CpuFloat, CpuFilter):
 
             def chain(*terms: tuple[NDArray, NDArray]) -> NDArray:
                 total: Any = -0.0
-                for left, right in terms:
+                for left, right in terms[2:] + terms[:2] if mirror_first else terms:
                     total = self._fma(left, right, total).astype(np.float64)
                 return total.astype(self.half)
 

@@ -32,6 +32,7 @@ from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
+from kernels_numba.tile.gpu_swaps import GpuSwaps
 from kernels_numba.tile.gpu_warpgroup import GpuWarpgroup
 
 PTX = {
@@ -104,7 +105,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuWarpgroup, GpuFloat, GpuFilter):
+class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
     """The vocabulary for one half-precision type ("fp16" or "bf16"), or for "fp32" alone."""
 
     name = "gpu"
@@ -372,10 +373,11 @@ class GpuTile(GpuMemory, GpuMoves, GpuWarpgroup, GpuFloat, GpuFilter):
 
         return product
 
-    def multiply_mirror(self, count: int) -> Any:
+    def multiply_mirror(self, count: int, *, mirror_first: bool = False) -> Any:
         """``op(x, a, m, b)``: x a + conj(m) b elementwise, complex fragments of ``count`` registers a part.
 
-        One rounded product and three fused multiply-adds for each part.
+        One rounded product and three fused multiply-adds for each part, those of conj(m) b last or first: sums are
+        rounded as they grow, so the lesser ones had better come first.
         """
 
         @intrinsic
@@ -384,18 +386,22 @@ class GpuTile(GpuMemory, GpuMoves, GpuWarpgroup, GpuFloat, GpuFilter):
 
             def codegen(context, builder, signature, args):
                 x, a, m, b = (unpack(builder, v, 2 * count) for v in args)
-                re, im = [], []
+                re: list[Any] = []
+                im: list[Any] = []
                 for i in range(count):
                     j = i + count
                     x_less, m_less = (
                         asm(builder, I32, [v], self.ptx["neg"] + " $0, $1;", "=r,r") for v in (x[j], m[j])
                     )
-                    total = self._fma(builder, x_less, a[j], self._multiply(builder, x[i], a[i]))
-                    total = self._fma(builder, m[i], b[i], total)
-                    re.append(self._fma(builder, m[j], b[j], total))
-                    total = self._fma(builder, x[j], a[i], self._multiply(builder, x[i], a[j]))
-                    total = self._fma(builder, m[i], b[j], total)
-                    im.append(self._fma(builder, m_less, b[i], total))
+                    for out, own, mirrored in (
+                        (re, [(x[i], a[i]), (x_less, a[j])], [(m[i], b[i]), (m[j], b[j])]),
+                        (im, [(x[i], a[j]), (x[j], a[i])], [(m[i], b[j]), (m_less, b[i])]),
+                    ):
+                        first, *rest = mirrored + own if mirror_first else own + mirrored
+                        total = self._multiply(builder, *first)
+                        for left, right in rest:
+                            total = self._fma(builder, left, right, total)
+                        out.append(total)
                 return pack_tuple(context, builder, signature.return_type, re + im)
 
             return result(x, a, m, b), codegen

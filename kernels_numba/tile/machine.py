@@ -392,7 +392,7 @@ class _Turns:
             waiting = self.arrived.setdefault(members, [])
             waiting.append(index)
             if len(waiting) == len(wanted):
-                opening()
+                opening()  # before any other warp can run
                 self.queue = sorted([*self.queue, *waiting])
                 del self.arrived[members]
                 self.barriers += 1
