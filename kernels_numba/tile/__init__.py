@@ -49,6 +49,22 @@ made outside the kernel                            called inside
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+``load_chunks(pieces, guarded=, stream=)``         ``load(source, at, limit, offsets)``: 16 bytes a lane
+``places(count)``                                  ``places(first, step, last, stride, start)``: offsets
+                                                   of rows, for loads of chunks and pairs
+``load_pairs(order)``                              ``load(source, near, limit, far, limit, offsets)``
+``copy_rows(count, ...)``                          ``copy(to_half, source, at, stride, rows, valid)``
+``load_matrices(constants)``                       ``load(word)``: operands from shared memory
+``mma_add(row_tiles, column_tiles, k_tiles)``      ``mma_add(c, a, b)``: c plus the product, in float32
+``dot_add(rows, columns, words)``                  ``dot_add(sums, w, x)``: a lane's own dot products
+``zeros(count)``, ``add(count)``                   ``zeros()``, ``add(a, b)``: float32
+``sum_lanes(count)``                               ``sum_lanes(values)``: float32 sums over the warp
+``as_words(count)``, ``as_floats(count)``          the bits of float32 as words, and back
+``store_rounded``, ``store_float``                 ``store(target, at, valid, value)``: one a lane
+``store_tile(row_groups, column_tiles, halves)``   ``store(target, at, stride, rows, columns, c)``
+``load_fresh``                                     ``load(source, at)``: what another block wrote
+``last_block``                                     ``last_block(counters, at, expected)``
+``wait_for_previous``, ``let_next_start``          order of launches that overlap
 ================================================== ========================================================
 
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.

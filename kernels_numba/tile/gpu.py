@@ -30,6 +30,8 @@ from kernels_numba.tile.gpu_emit import (
 )
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
+from kernels_numba.tile.gpu_products import GpuProducts
+from kernels_numba.tile.gpu_streams import GpuStreams
 
 PTX = {
     "fp16": {
@@ -101,7 +103,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves):
+class GpuTile(GpuMemory, GpuMoves, GpuProducts, GpuStreams):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
     name = "gpu"
