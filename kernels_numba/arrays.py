@@ -72,6 +72,10 @@ class Adapter(ABC):
         """An uninitialised array of the same kind, shape and dtype."""
 
     @abstractmethod
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """An uninitialised array of another shape, in the place of ``x`` and with its dtype."""
+
+    @abstractmethod
     def host(self, x: Any) -> NDArray:
         """The values as a NumPy array: a view for host memory, else a copy."""
 
@@ -89,6 +93,9 @@ class NumpyAdapter(Adapter):
 
     def empty_like(self, x: NDArray) -> NDArray:
         return np.empty(x.shape, x.dtype)
+
+    def empty(self, x: NDArray, shape: tuple[int, ...]) -> NDArray:
+        return np.empty(shape, x.dtype)
 
     def host(self, x: NDArray) -> NDArray:
         return x
@@ -137,6 +144,13 @@ class TorchAdapter(Adapter):
     def empty_like(self, x: Any) -> Any:
         return self.torch.empty_like(x)
 
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x.new_empty(shape)
+
+    def matmul(self, x: Any, w: Any, out: Any) -> None:
+        """``out = x w^T`` by the vendor's library."""
+        self.torch.matmul(x, w.t(), out=out)
+
     def host(self, x: Any) -> NDArray:
         x = x.detach()
         if x.dtype == self.torch.bfloat16:
@@ -170,6 +184,14 @@ class CupyAdapter(Adapter):
         with self.cupy.cuda.Device(x.device.id):
             return self.cupy.empty(x.shape, x.dtype)
 
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        with self.cupy.cuda.Device(x.device.id):
+            return self.cupy.empty(shape, x.dtype)
+
+    def matmul(self, x: Any, w: Any, out: Any) -> None:
+        """``out = x w^T`` by the vendor's library."""
+        self.cupy.matmul(x, w.T, out=out)
+
     def host(self, x: Any) -> NDArray:
         return x.get()
 
@@ -192,6 +214,11 @@ class NumbaAdapter(Adapter):
         from kernels_numba.tile.compile import device_array
 
         return device_array(x.shape, x.dtype)
+
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        from kernels_numba.tile.compile import device_array
+
+        return device_array(shape, x.dtype)
 
     def host(self, x: Any) -> NDArray:
         return x.copy_to_host()

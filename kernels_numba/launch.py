@@ -122,18 +122,19 @@ class LoadedKernel:
     ) -> Callable[..., None]:
         """A function that launches on a stream: ``launch(stream_handle, u, pregate, postgate, y)``.
 
-        ``arguments`` are the kernel's, as integers, with the four names of ``pointers`` in their places. The
-        driver's array of parameters is made once and only the pointers change: the host's share of a launch is
-        then little more than the driver's own.
+        ``arguments`` are the kernel's, as integers, with the four names of ``pointers`` in their places (a name
+        that is missing takes a pointer and forgets it). The driver's array of parameters is made once and only the
+        pointers change: the host's share of a launch is then little more than the driver's own.
 
         ``overlap``: the kernel may start while the launch before it in the stream still runs ("programmatic
         dependent launch", compute capability 9); it says itself from where on it needs that launch's results.
         """
         where = self.device
         count = len(arguments)
-        values = (ctypes.c_uint64 * count)(*(0 if isinstance(a, str) else int(a) for a in arguments))
+        values = (ctypes.c_uint64 * (count + 1))(*(0 if isinstance(a, str) else int(a) for a in arguments))
         addresses = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
-        first, second, third, last = (arguments.index(name) for name in pointers)
+        places = [arguments.index(name) if name in arguments else count for name in pointers]
+        first, second, third, last = places
         start, success, no_context = self._starter(grid, ctypes.addressof(addresses), overlap=overlap)
         lock = threading.Lock()
 

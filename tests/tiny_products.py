@@ -103,7 +103,7 @@ def load_chunks(tile: Any, kind: str, guarded: str = "") -> Callable:
     return kernel
 
 
-PAIR_ORDER = ((1, 0), (0, 1), (0, 0))
+PAIR_ORDER = ((1, 0, 0), (0, 1, 0), (0, 0, 3))
 NEAR_LIMIT = 21
 
 
@@ -284,6 +284,20 @@ def last_block(tile: Any) -> Callable:
             for i in range(1, n):
                 total = add_one(total, fresh(f, 64 * (n * group + i) + mine))
             put(out, 2 * (64 * group + 32 * warp()), 0, 2 * l, 0, 0, 0, words(total))
+
+    return kernel
+
+
+@tiny("sums", data="noise")
+def sums(tile: Any) -> Callable:
+    """Eight floats a lane to ``f``, quads 136 apart, and back in the other order of quads."""
+    lane, load, store, again = tile.lane, tile.load_global(8, 4), tile.store_sums(8), tile.load_sums(8)
+    floats, words, put = tile.as_floats(8), tile.as_words(8), _put(tile, 8)
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        store(f, 4 * l, 136, floats(load(w, 4 * l, 128)))
+        put(out, 0, 0, 2 * l, 0, 0, 0, words(again(f, 4 * l + 136, -136)))
 
     return kernel
 

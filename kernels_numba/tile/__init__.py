@@ -62,6 +62,8 @@ made outside the kernel                            called inside
 ``as_words(count)``, ``as_floats(count)``          the bits of float32 as words, and back
 ``store_rounded``, ``store_float``                 ``store(target, at, valid, value)``: one a lane
 ``store_tile(row_groups, column_tiles, halves)``   ``store(target, at, stride, rows, columns, c)``
+``store_sums(count)``, ``load_sums(count)``         ``store(target, at, stride, values)``, ``load(source,
+                                                   at, stride)``: partial sums between blocks
 ``load_fresh``                                     ``load(source, at)``: what another block wrote
 ``last_block``                                     ``last_block(counters, at, expected)``
 ``wait_for_previous``, ``let_next_start``          order of launches that overlap

@@ -54,18 +54,19 @@ class CpuStreams:
 
         return made
 
-    def load_pairs(self, order: tuple[tuple[int, int], ...]) -> Callable:
+    def load_pairs(self, order: tuple[tuple[int, int, int], ...]) -> Callable:
         """Pairs of halves from any address, near or far, zeros from the limits on."""
 
         def load(
             source: Buffer, near: Any, near_limit: Any, far: Any, far_limit: Any, offsets: Any
         ) -> Fragment:
             out, read = np.zeros((len(order), WARP, 2), np.int16), 0
-            for register, (which, side) in enumerate(order):
+            for register, (which, side, constant) in enumerate(order):
                 at, limit = ((near, near_limit), (far, far_limit))[side]
                 for e in range(2):
-                    keep = _lanes(at) + e < _lanes(limit)
-                    where = (_lanes(offsets[which]) + _lanes(at) + e)[keep]
+                    index = _lanes(at) + constant + e
+                    keep = index < _lanes(limit)
+                    where = (_lanes(offsets[which]) + index)[keep]
                     source.check(where, 1)
                     out[register, keep, e] = source.data[where]
                     read += 2 * where.size
@@ -144,6 +145,30 @@ class CpuStreams:
         source.check(where, 1)
         self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * WARP)
         return source.data[where][None]
+
+    def store_sums(self, count: int) -> Callable:
+        """``count`` float32 a lane, four at a time."""
+
+        def put(target: Buffer, at: Any, stride: Any, values: Fragment) -> None:
+            for q in range(count // 4):
+                where = _lanes(at) + q * int(stride)
+                target.check(where, 4)
+                for i in range(4):
+                    self._put(target, where + i, values[4 * q + i])
+
+        return put
+
+    def load_sums(self, count: int) -> Callable:
+        """What `store_sums` of another block stored."""
+        within = np.arange(4)[None, :, None]
+
+        def load(source: Buffer, at: Any, stride: Any) -> Fragment:
+            starts = _lanes(at) + int(stride) * np.arange(count // 4)[:, None, None]
+            source.check(starts, 4)
+            self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * count * WARP)
+            return source.data[starts + within].reshape(count, WARP)
+
+        return load
 
     def last_block(self, counters: Buffer, at: Any, expected: Any) -> bool:
         """Whether this block is the last of ``expected`` to arrive; its first warp counts for all."""

@@ -113,11 +113,11 @@ class GpuStreams:
 
         return made
 
-    def load_pairs(self, order: tuple[tuple[int, int], ...]) -> Any:
+    def load_pairs(self, order: tuple[tuple[int, int, int], ...]) -> Any:
         """``op(source, near, near_limit, far, far_limit, offsets)``: pairs of halves from any address.
 
-        Register (which, side) holds the halves ``i`` and ``i + 1`` after the offset that ``which`` names, with ``i``
-        near (side 0) or far (1); those not below that side's limit are zeros.
+        Register (which, side, constant) holds the halves ``i`` and ``i + 1`` after the offset that ``which`` names,
+        ``i`` the constant beyond near (side 0) or far (1); those not below that side's limit are zeros.
         """
 
         @intrinsic
@@ -127,8 +127,9 @@ class GpuStreams:
             def codegen(context, builder, signature, args):
                 pointer, near, near_limit, far, far_limit, starts = args
                 words = []
-                for which, side in order:
+                for which, side, constant in order:
                     at, limit = ((near, near_limit), (far, far_limit))[side]
+                    at = builder.add(at, ir.Constant(I64, constant))
                     oks = [
                         builder.zext(
                             builder.icmp_signed("<", builder.add(at, ir.Constant(I64, e)), limit), I32
@@ -342,6 +343,50 @@ class GpuStreams:
                 return pack_tuple(context, builder, signature.return_type, [value])
 
             return result(source, types.int64), codegen
+
+        return load
+
+    def store_sums(self, count: int) -> Any:
+        """``op(target, at, stride, values)``: ``count`` float32 a lane, four at a time, quad q at ``at + q stride``."""
+
+        @intrinsic
+        def put(typing_context, target, at, stride, values):
+            signature = types.void(target, types.int64, types.int64, values)
+
+            def codegen(context, builder, signature, args):
+                pointer, at, stride, values = args
+                parts = unpack(builder, values, count)
+                for q in range(0, count, 4):
+                    address = global_pointer(builder, pointer, at, F32)
+                    text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
+                    asm(builder, VOID, [address, *parts[q : q + 4]], text, "l,f,f,f,f,~{memory}", effect=True)
+                    at = builder.add(at, stride)
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return put
+
+    def load_sums(self, count: int) -> Any:
+        """``op(source, at, stride)``: what `store_sums` of another block stored, so not from L1."""
+
+        @intrinsic
+        def load(typing_context, source, at, stride):
+            result = types.UniTuple(types.float32, count)
+
+            def codegen(context, builder, signature, args):
+                pointer, at, stride = args
+                found = []
+                for _ in range(0, count, 4):
+                    address = global_pointer(builder, pointer, at, F32)
+                    text = "ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];"
+                    four = ir.LiteralStructType([F32] * 4)
+                    value = asm(builder, four, [address], text, "=f,=f,=f,=f,l,~{memory}", effect=True)
+                    found += unpack(builder, value, 4)
+                    at = builder.add(at, stride)
+                return pack_tuple(context, builder, signature.return_type, found)
+
+            return result(source, types.int64, types.int64), codegen
 
         return load
 

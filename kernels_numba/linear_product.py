@@ -1,0 +1,261 @@
+"""From the shape of a product to the launches that compute it: which kernel, with which settings, on what grid.
+
+A :class:`Choice` names a kernel and its adjustable settings; a dispatch table stores choices. A :class:`Product` is a
+choice made concrete for one shape, dtype, alignment and GPU generation: the compiled-in ``Spec``, the grid, the
+kernel's arguments, and what must be realigned before (`linear_realign`). Both bodies of the tile layer run it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from kernels_numba import linear_flat, linear_full, linear_gemv, linear_realign
+
+FAMILIES: dict[str, ModuleType] = {"gemv": linear_gemv, "flat": linear_flat, "full": linear_full}
+IMPLS = (*FAMILIES, "vendor")
+LARGEST_M: dict[str, int | None] = {
+    "gemv": linear_gemv.MAX_COLUMNS,
+    "flat": 8 * linear_flat.MAX_COLUMN_TILES,
+    "full": None,
+    "vendor": None,
+}
+"""The most rows of x that each takes."""
+ADJUSTABLE: dict[str, tuple[str, ...]] = {
+    "gemv": ("rows", "depth", "warps", "blocks", "double_buffer", "split"),
+    "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
+    "full": ("rows", "columns", "warp_rows", "warp_columns", "stages", "blocks", "split"),
+    "vendor": (),
+}
+MAX_INDEX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel ("gemv", "flat", "full" or "vendor") and its settings, as (name, value) in the order of `ADJUSTABLE`."""
+
+    impl: str
+    settings: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.impl not in IMPLS:
+            raise ValueError(f"impl: expected one of {', '.join(IMPLS)}; got {self.impl!r}")
+        unknown = [name for name, _ in self.settings if name not in ADJUSTABLE[self.impl]]
+        if unknown:
+            raise ValueError(
+                f"{self.impl} has no setting {unknown[0]!r}; it has {', '.join(ADJUSTABLE[self.impl])}"
+            )
+
+    def __str__(self) -> str:
+        return self.impl + "".join(f" {name}={value}" for name, value in self.settings)
+
+    @classmethod
+    def of(cls, impl: str, **settings: int) -> Choice:
+        """A choice with the settings in canonical order."""
+        order = [name for name in ADJUSTABLE.get(impl, ()) if name in settings]
+        return cls(impl, tuple((name, int(settings[name])) for name in order))
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The settings by name."""
+        return dict(self.settings)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product y [M, N] = x [M, K] w [N, K]^T, ready to be launched."""
+
+    m: int
+    n: int
+    k: int
+    choice: Choice
+    spec: Any
+    grid: int
+    split: int
+    phases: int
+    shift_x: bool
+    """x is read from shifted copies (of each phase, or one padded for the full product),"""
+    copy_w: bool
+    """and w from a padded one."""
+    stride: int
+    """Distance of two rows of x as it is read,"""
+    plane: int
+    """and of its shifted copies, in elements."""
+    depth: int
+    """K as the kernel sees it: padded, where both operands are padded copies."""
+
+    @property
+    def family(self) -> ModuleType:
+        """The module of the kernel."""
+        return FAMILIES[self.choice.impl]
+
+    @property
+    def groups(self) -> int:
+        """Groups of blocks that share their outputs, and a counter."""
+        return self.grid // self.split
+
+    @property
+    def partial_floats(self) -> int:
+        """Float32 partial sums that blocks leave where several share their outputs."""
+        if self.split == 1:
+            return 0
+        if self.choice.impl == "full":
+            return self.grid * self.spec.rows * self.spec.columns
+        if self.choice.impl == "gemv":
+            return self.grid * self.spec.registers
+        return self.split * self.m * self.n * self.phases
+
+    @property
+    def shifted_x_size(self) -> int:
+        """Half elements of the copies of x."""
+        return self.phases * self.m * self.stride if self.shift_x else 0
+
+    @property
+    def copied_w_size(self) -> int:
+        """Half elements of the copy of w."""
+        return self.n * linear_realign.padded(self.k) if self.copy_w else 0
+
+    def arguments(self, x: Any, shifted: Any, w: Any, partials: Any, counters: Any, y: Any) -> list[Any]:
+        """The kernel's arguments; pointers, names or buffers are passed through.
+
+        ``shifted`` is what x is read from: its copies, or x itself.
+        """
+        if self.choice.impl == "full":
+            w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
+            across = linear_full.tiles(self.spec, self.m, self.n)[0]
+            sizes = (self.m, self.n, self.k, self.stride, w_stride, across, self.split)
+            return [shifted, w, partials, counters, y, *sizes]
+        sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
+        shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
+        return [x, shifted, w, partials, counters, y, *sizes, *shares]
+
+
+def default_choice(impl: str, m: int, n: int, k: int, *, sm_count: int = 132) -> Choice:
+    """Settings of a kernel for a shape and a number of SMs, without measurements."""
+    if impl == "vendor":
+        return Choice("vendor")
+    if impl == "full":
+        return _default_full(m, n, k, sm_count)
+    if impl == "gemv":
+        rows, depth = (2, 4) if m == 1 else (4, 2)
+        split = _split(-(-n // rows), k, 4 * 256 * depth, sm_count)
+        return Choice.of("gemv", rows=rows, depth=depth, warps=4, blocks=6 if m == 1 else 4, split=split)
+    # Wide tiles read x less often; accumulators (4 row_tiles M / 8 registers a lane) set the limit.
+    row_tiles, steps = (2, 4) if m <= 8 else (3, 2) if m <= 16 else (2, 2)
+    return Choice.of(
+        "flat",
+        row_tiles=row_tiles,
+        steps=steps,
+        stages=2 if steps == 4 else 3,
+        warps=8 if m <= 32 else 4,
+        blocks=1,
+        shares=sm_count,
+        split=_split(n, k, 8 * 128, sm_count),
+    )
+
+
+def _split(parts: int, k: int, share: int, sm_count: int) -> int:
+    """Blocks that share their outputs: as many as give every SM one, each of them ``share`` of K or more."""
+    return max(1, min(sm_count // parts, k // share, 64))
+
+
+FULL_TILES = (
+    {"rows": 128, "columns": 128, "warp_rows": 64, "warp_columns": 64, "stages": 3, "blocks": 2},
+    {"rows": 64, "columns": 128, "warp_rows": 32, "warp_columns": 64, "stages": 4, "blocks": 2},
+    {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 4, "blocks": 3},
+)
+"""Tiles of the full product, from the one with the fewest loads for its products on."""
+
+
+def _default_full(m: int, n: int, k: int, sm_count: int) -> Choice:
+    """The largest tile that still gives about every SM a block; where none does, K is split."""
+    for settings in FULL_TILES:
+        tiles = -(-m // settings["rows"]) * -(-n // settings["columns"])
+        if tiles >= 0.9 * sm_count:
+            return Choice.of("full", **settings, split=1)
+    slabs = -(-k // linear_full.SLAB)
+    return Choice.of("full", **settings, split=max(1, min(-(-sm_count // tiles), slabs // 8, 16)))
+
+
+def check_accepts(impl: str, m: int) -> None:
+    """Raise ``ValueError`` if a kernel does not take M rows of x, naming those that do."""
+    limit = LARGEST_M[impl]
+    if limit is not None and m > limit:
+        wider = [name for name, most in LARGEST_M.items() if most is None or most >= m]
+        raise ValueError(
+            f"impl: {impl} takes at most M={limit} rows of x, got {m}; {' and '.join(wider)} take more"
+        )
+
+
+def product(
+    choice: Choice,
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    overlap: bool = False,
+    aligned_x: bool = True,
+    aligned_w: bool = True,
+    aligned_y: bool = True,
+) -> Product:
+    """Make a choice concrete.
+
+    Args:
+        choice: a kernel of this project and its settings.
+        m: rows of x, at least 1.
+        n: rows of w, at least 1.
+        k: columns of both, at least 1.
+        dtype: "fp16" or "bf16".
+        overlap: weights are loaded while the launch before still runs (compute capability 9).
+        aligned_x: x begins on 16 bytes; so for ``w``; ``aligned_y``: y begins on 4 bytes.
+        aligned_w: see ``aligned_x``.
+        aligned_y: see ``aligned_x``.
+
+    Raises:
+        ValueError: a kernel that does not take so many rows, or sizes beyond 32-bit indices.
+    """
+    check_accepts(choice.impl, m)
+    whole = k % 8 == 0
+    options: dict[str, Any] = choice.options
+    split = options.pop("split", 1)
+    if choice.impl == "full":
+        split = min(split, -(-k // linear_full.SLAB))
+        full = linear_full.Spec(dtype, **options, split=split > 1)
+        across, along = linear_full.tiles(full, m, n)
+        guarded = bool(m % full.rows or n % full.columns or k % linear_full.SLAB)
+        spec: Any = replace(full, guarded=guarded, halves=2 if n % 2 == 0 and aligned_y else 1)
+        shift_x, copy_w = not (whole and aligned_x), not (whole and aligned_w)
+        stride = linear_realign.padded(k) if shift_x else k
+        grid, number, plane, depth = across * along * split, 1, 0, k
+    else:
+        copy_w = not aligned_w
+        edges = not whole and not copy_w
+        depth = linear_realign.padded(k) if copy_w else k
+        number = linear_realign.phases(depth)
+        alike = -(-n // number)
+        if choice.impl == "gemv":
+            options["double_buffer"] = bool(options.get("double_buffer", 0))
+            gemv = linear_gemv.Spec(
+                dtype, columns=m, **options, split=split > 1, edges=edges, overlap=overlap
+            )
+            batches = depth // (8 * gemv.batch_chunks)
+            even = depth % (8 * gemv.batch_chunks) == 0 and batches >= split * gemv.warps
+            spec = replace(gemv, guarded=not even)
+            grid = linear_gemv.tiles(gemv, n, number) * split
+        else:
+            shares = min(-(-options.pop("shares", 132) // (number * split)), alike)
+            spec = linear_flat.Spec(
+                dtype, column_tiles=-(-m // 8), **options, split=split > 1, edges=edges, overlap=overlap
+            )
+            grid = shares * number * split
+        shift_x = edges or (copy_w and not whole) or not aligned_x
+        stride = linear_realign.padded(k) if shift_x else k
+        plane = m * stride if number > 1 else 0
+    found = Product(m, n, k, choice, spec, grid, split, number, shift_x, copy_w, stride, plane, depth)
+    if max(found.grid, found.shifted_x_size // 8, found.copied_w_size // 8, n, k, m) > MAX_INDEX:
+        raise ValueError(
+            f"x and w: M={m}, N={n}, K={k} are more than 32-bit indices reach; split the product"
+        )
+    return found
