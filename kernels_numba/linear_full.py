@@ -39,6 +39,8 @@ class Spec:
     """Some tiles or slabs are not whole."""
     split: bool = False
     """Several blocks share a tile."""
+    overlap: bool = False
+    """The first weights are loaded while the launch before still runs (compute capability 9)."""
     halves: int = 2
     """Elements of y that are stored together."""
     blocks: int = 1
@@ -62,7 +64,8 @@ class Spec:
     @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
-        marks = ("_g" if self.guarded else "") + ("_s" if self.split else "")
+        flags = {"g": self.guarded, "s": self.split, "o": self.overlap}
+        marks = "".join(f"_{mark}" for mark, on in flags.items() if on)
         shape = f"{self.rows}x{self.columns}_w{self.warp_rows}x{self.warp_columns}_s{self.stages}"
         return f"full_gemm_{shape}_{self.dtype}_v{self.halves}{marks}"
 
@@ -88,6 +91,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.mma_add(row_tiles, column_tiles, 1),
     )
     store = tile.store_tile(2 * row_tiles, column_tiles, spec.halves)
+    overlap, wait_for_previous, let_next_start = spec.overlap, tile.wait_for_previous, tile.let_next_start
     split_k, registers, tile_sums = spec.split, 4 * row_tiles * column_tiles, rows * columns
     store_sums, load_sums, add, last_block = (
         tile.store_sums(registers),
@@ -134,7 +138,6 @@ def build(tile: Any, spec: Spec) -> Any:
         for s in range(stages - 1):
             if s < slabs:
                 inside = SLAB * s + 8 * chunk < depth
-                copy_x(2 * s * stage_words + to, x, from_x + SLAB * s, x_step, x_rows, inside)
                 copy_w(
                     2 * (s * stage_words + rows * ROW_WORDS) + to,
                     w,
@@ -143,6 +146,13 @@ def build(tile: Any, spec: Spec) -> Any:
                     w_rows,
                     inside,
                 )
+        if overlap:
+            wait_for_previous()
+            let_next_start()
+        for s in range(stages - 1):
+            if s < slabs:
+                inside = SLAB * s + 8 * chunk < depth
+                copy_x(2 * s * stage_words + to, x, from_x + SLAB * s, x_step, x_rows, inside)
             commit()
         coming = small(stages - 1)
         stage = small(0)

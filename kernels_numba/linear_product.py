@@ -141,18 +141,31 @@ def default_choice(impl: str, m: int, n: int, k: int, *, sm_count: int = 132) ->
         rows, depth = (2, 4) if m == 1 else (4, 2)
         split = _split(-(-n // rows), k, 4 * 256 * depth, sm_count)
         return Choice.of("gemv", rows=rows, depth=depth, warps=4, blocks=6 if m == 1 else 4, split=split)
-    # Wide tiles read x less often; accumulators (4 row_tiles M / 8 registers a lane) set the limit.
-    row_tiles, steps = (2, 4) if m <= 8 else (3, 2) if m <= 16 else (2, 2)
+    share = -(-n // sm_count)  # rows of w that an SM takes
     return Choice.of(
-        "flat",
-        row_tiles=row_tiles,
-        steps=steps,
-        stages=2 if steps == 4 else 3,
-        warps=8 if m <= 32 else 4,
-        blocks=1,
-        shares=sm_count,
-        split=_split(n, k, 8 * 128, sm_count),
+        "flat", **_flat_tile(m, share), blocks=1, shares=sm_count, split=_split(n, k, 8 * 128, sm_count)
     )
+
+
+def _flat_tile(m: int, share: int) -> dict[str, int]:
+    """Tile, batch and ring of the flat product: x is read once for every tile, so tiles are as high as fits.
+
+    Accumulators (row_tiles M / 2 registers a lane) and shared memory set the limit; the figures are those that were
+    fastest on an H200.
+    """
+    if m <= 8:
+        if share <= 32:
+            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
+        if 64 < share <= 96:
+            return {"row_tiles": 6, "steps": 2, "stages": 2, "warps": 8}
+        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
+    if m <= 16:
+        if share <= 32:
+            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
+        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
+    if m <= 32:
+        return {"row_tiles": 2, "steps": 4, "stages": 2, "warps": 8}
+    return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 4}
 
 
 def _split(parts: int, k: int, share: int, sm_count: int) -> int:
@@ -161,21 +174,39 @@ def _split(parts: int, k: int, share: int, sm_count: int) -> int:
 
 
 FULL_TILES = (
+    {"rows": 128, "columns": 256, "warp_rows": 64, "warp_columns": 64, "stages": 4, "blocks": 1},
+    {"rows": 128, "columns": 192, "warp_rows": 64, "warp_columns": 48, "stages": 4, "blocks": 1},
     {"rows": 128, "columns": 128, "warp_rows": 64, "warp_columns": 64, "stages": 3, "blocks": 2},
     {"rows": 64, "columns": 128, "warp_rows": 32, "warp_columns": 64, "stages": 4, "blocks": 2},
-    {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 4, "blocks": 3},
+    {"rows": 64, "columns": 192, "warp_rows": 32, "warp_columns": 48, "stages": 5, "blocks": 1},
+    {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 5, "blocks": 2},
+    {"rows": 32, "columns": 128, "warp_rows": 32, "warp_columns": 32, "stages": 6, "blocks": 1},
 )
 """Tiles of the full product, from the one with the fewest loads for its products on."""
 
 
 def _default_full(m: int, n: int, k: int, sm_count: int) -> Choice:
-    """The largest tile that still gives about every SM a block; where none does, K is split."""
-    for settings in FULL_TILES:
-        tiles = -(-m // settings["rows"]) * -(-n // settings["columns"])
-        if tiles >= 0.9 * sm_count:
-            return Choice.of("full", **settings, split=1)
+    """The tile, and the split of K, with the least work for the busiest SM.
+
+    Work is counted in elements of y times K, over what of the tensor cores' rate a tile of that size reaches; a split
+    adds the partial sums' way through L2, here as if K were 1024 longer for each.
+    """
+
+    def work(settings: dict[str, int], split: int) -> float:
+        rows, columns = settings["rows"], settings["columns"]
+        units = -(-m // rows) * -(-n // columns) * split
+        rate = 1 / (1 + 24 / rows + 24 / columns)
+        return -(-units // sm_count) * rows * columns * (k / split + (1024 if split > 1 else 0)) / rate
+
     slabs = -(-k // linear_full.SLAB)
-    return Choice.of("full", **settings, split=max(1, min(-(-sm_count // tiles), slabs // 8, 16)))
+    candidates = [
+        (work(settings, split), i, split)
+        for i, settings in enumerate(FULL_TILES)
+        for split in (1, 2, 3, 4, 6, 8)
+        if split == 1 or split <= slabs // 4
+    ]
+    _, place, split = min(candidates)
+    return Choice.of("full", **FULL_TILES[place], split=split)
 
 
 def check_accepts(impl: str, m: int) -> None:
@@ -219,10 +250,12 @@ def product(
     check_accepts(choice.impl, m)
     whole = k % 8 == 0
     options: dict[str, Any] = choice.options
+    # A copy of w is what the launch before writes: it cannot be loaded early.
+    overlap = overlap and aligned_w and (whole or choice.impl != "full")
     split = options.pop("split", 1)
     if choice.impl == "full":
         split = min(split, -(-k // linear_full.SLAB))
-        full = linear_full.Spec(dtype, **options, split=split > 1)
+        full = linear_full.Spec(dtype, **options, split=split > 1, overlap=overlap)
         across, along = linear_full.tiles(full, m, n)
         guarded = bool(m % full.rows or n % full.columns or k % linear_full.SLAB)
         spec: Any = replace(full, guarded=guarded, halves=2 if n % 2 == 0 and aligned_y else 1)
