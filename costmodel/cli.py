@@ -105,14 +105,20 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=("fftconv",), help="operation (fftconv)")
+    m.add_argument("--op", default="fftconv", choices=("fftconv", "linear"), help="operation (fftconv)")
+    m.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help="linear: the layers of this model (see costmodel/models.toml); may be repeated (all)",
+    )
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
 
     r = commands.add_parser(
         "measurements", help="print what was measured", description="Print measured rows."
     )
     r.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    r.add_argument("--op", choices=("fftconv",), help="operation (all)")
+    r.add_argument("--op", choices=("fftconv", "linear"), help="operation (all)")
     _format(r)
 
     c = commands.add_parser(
@@ -237,7 +243,9 @@ def _gpus(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from costmodel.measure import main as measure
 
-    return int(measure(op=options.op, quick=options.quick))
+    if options.model and options.op != "linear":
+        raise ValueError("--model: only linear layers belong to a model; give --op linear")
+    return int(measure(op=options.op, quick=options.quick, models=options.model or ()))
 
 
 def _measurements(options: argparse.Namespace) -> int:

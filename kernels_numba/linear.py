@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.device import device
+from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.linear_dispatch import Explanation, choose
 from kernels_numba.linear_product import IMPLS, Choice, Product, check_accepts, default_choice, product
@@ -109,7 +109,10 @@ def explain_linear(m: int, n: int, k: int, *, dtype: str = "fp16", vendor: bool 
     """
     where = device()
     reachable = where.is_gpu if vendor is None else vendor
-    return choose(m, n, k, dtype, where.name, where.sm_count or CPU_SMS, vendor=reachable)
+    shared = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
+    return choose(
+        m, n, k, dtype, where.name, where.sm_count or CPU_SMS, shared_bytes=shared, vendor=reachable
+    )
 
 
 class Linear:
@@ -166,11 +169,18 @@ class Linear:
         if self._chosen is not None:
             return self._chosen
         where = device()
-        sm_count = where.sm_count or CPU_SMS
-        if self.impl is not None:
-            return choose(*self.shape, self.dtype, where.name, sm_count, impl=self.impl).choice
         vendor = where.is_gpu and library in ("torch", "cupy")
-        return choose(*self.shape, self.dtype, where.name, sm_count, vendor=vendor).choice
+        found = choose(
+            *self.shape,
+            self.dtype,
+            where.name,
+            where.sm_count or CPU_SMS,
+            shared_bytes=where.shared_bytes_per_block or LARGEST_SHARED_BYTES,
+            impl=self.impl,
+            vendor=vendor,
+            overlap=self.overlap,
+        )
+        return found.choice
 
     def product(
         self, choice: Choice, low_bits: tuple[int, int, int] = (0, 0, 0), *, overlap: bool = False

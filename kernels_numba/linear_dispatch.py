@@ -22,13 +22,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.linear_product import LARGEST_M, Choice, default_choice
 
 GENERATION = 1
 """Of the kernels: a table measured with other ones is stale. Raise it when a kernel's speed changes."""
 SCHEMA = 1
 FOLDER_VARIABLE = "MONARCH_NUMBA_DISPATCH"
-OWN = tuple(name for name in LARGEST_M if name != "vendor")
+LISTS = {
+    (False, False): "own",
+    (True, False): "with_vendor",
+    (False, True): "overlapped",
+    (True, True): "overlapped_with_vendor",
+}
+"""A table's lists of choices: whether the vendor's library can be called, and whether launches overlap."""
 
 
 class DispatchWarning(UserWarning):
@@ -126,12 +133,12 @@ class Explanation:
 # ---- tables --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Entry:
-    """One layer [N, K] of a table: for M from ``starts[i]`` on, ``choices[i]``; once with, once without the vendor."""
+    """One layer [N, K] of a table: for M from ``starts[i]`` on, ``choices[i]``, for each of `LISTS`."""
 
     source: str
     thresholds: tuple[int, int]
-    starts: dict[bool, tuple[int, ...]]
-    choices: dict[bool, tuple[tuple[Choice, str | None, float | None], ...]]
+    starts: dict[str, tuple[int, ...]]
+    choices: dict[str, tuple[tuple[Choice, str | None, float | None], ...]]
     settings: dict[str, tuple[tuple[int, Choice], ...]]
     """For each kernel the settings measured best from an M on."""
 
@@ -167,12 +174,12 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def _entry(raw: dict[str, Any], source: str) -> Entry:
     starts, choices = {}, {}
-    for vendor in (False, True):
-        rows = raw["with_vendor" if vendor else "own"]
-        starts[vendor] = tuple(int(row["m"]) for row in rows)
-        if not rows or list(starts[vendor]) != sorted(set(starts[vendor])) or starts[vendor][0] != 1:
+    for name in LISTS.values():
+        rows = raw[name]
+        starts[name] = tuple(int(row["m"]) for row in rows)
+        if not rows or list(starts[name]) != sorted(set(starts[name])) or starts[name][0] != 1:
             raise ValueError(f"the rows of [{raw['n']}, {raw['k']}] do not begin at M=1 and rise")
-        choices[vendor] = tuple(
+        choices[name] = tuple(
             (Choice.of(row["impl"], **row["settings"]), row.get("next"), row.get("margin")) for row in rows
         )
     settings = {
@@ -219,8 +226,10 @@ def choose(
     gpu: str | None,
     sm_count: int,
     *,
+    shared_bytes: int = LARGEST_SHARED_BYTES,
     impl: str | None = None,
     vendor: bool = False,
+    overlap: bool = False,
 ) -> Explanation:
     """The kernel for a product on a GPU (by its device name), in constant time after the first call for the GPU.
 
@@ -231,19 +240,22 @@ def choose(
         dtype: "fp16" or "bf16".
         gpu: the GPU's name, None for the CPU body.
         sm_count: its SMs.
+        shared_bytes: the shared memory that it allows a block.
         impl: the kernel that is asked for, if one is; then only its settings are chosen.
         vendor: whether the vendor's library can be called.
+        overlap: whether launches overlap (``Linear(..., overlap=True)``).
     """
     entry = tables(gpu).get((n, k, dtype)) or tables(gpu).get((n, k, "fp16"))
     if impl is not None:
-        found = default_choice(impl, max(m, 1), n, k, sm_count=sm_count)
+        found = default_choice(impl, max(m, 1), n, k, sm_count=sm_count, shared_bytes=shared_bytes)
         for start, choice in entry.settings.get(impl, ()) if entry else ():
             if m >= start:
                 found = choice
         return Explanation(m, n, k, found, "asked for", thresholds=entry.thresholds if entry else None)
     if entry is not None:
-        place = bisect_right(entry.starts[vendor], max(m, 1)) - 1
-        choice, runner_up, margin = entry.choices[vendor][place]
+        rows = LISTS[vendor, overlap]
+        place = bisect_right(entry.starts[rows], max(m, 1)) - 1
+        choice, runner_up, margin = entry.choices[rows][place]
         rule = f"measured table {entry.source}"
         return Explanation(m, n, k, choice, rule, runner_up, margin, entry.thresholds)
     limits = thresholds(n, k, rates_for(sm_count))
@@ -253,6 +265,6 @@ def choose(
     # The neighbour whose threshold is nearer comes next.
     neighbours = [i for i in (place - 1, place + 1) if 0 <= i < len(order)]
     nearest = min(neighbours, key=lambda i: abs(m - limits[min(i, place)]))
-    choice = default_choice(name, max(m, 1), n, k, sm_count=sm_count)
+    choice = default_choice(name, max(m, 1), n, k, sm_count=sm_count, shared_bytes=shared_bytes)
     rule = "cost model, no table for this layer"
     return Explanation(m, n, k, choice, rule, order[nearest], None, limits)

@@ -337,13 +337,15 @@ def test_refused_impls() -> None:
     n=st.integers(1, 40000),
     k=st.integers(1, 40000),
     sm_count=st.sampled_from((1, 16, 84, 108, 132, 148)),
+    shared=st.sampled_from((99, 163, 227)),
 )
-def test_default_choices_fit(impl: str, m: int, n: int, k: int, sm_count: int) -> None:
+def test_default_choices_fit(impl: str, m: int, n: int, k: int, sm_count: int, shared: int) -> None:
     """Every default kernel fits a GPU's shared memory, has a grid, and covers its shape."""
     limit = LARGEST_M[impl]
     m = m if limit is None else 1 + m % limit
-    made = product(default_choice(impl, m, n, k, sm_count=sm_count), m, n, k, "fp16")
-    assert made.spec.shared_bytes <= 227 * 1024
+    choice = default_choice(impl, m, n, k, sm_count=sm_count, shared_bytes=shared * 1024)
+    made = product(choice, m, n, k, "fp16")
+    assert made.spec.shared_bytes <= shared * 1024
     assert 1 <= made.grid < 2**31 and made.grid % made.split == 0
     assert 32 * made.spec.warps <= 1024
     assert set(made.choice.options) <= set(ADJUSTABLE[impl])
@@ -363,6 +365,8 @@ ENTRIES = [
         "m1": 3,
         "m2": 65,
         "own": ROWS,
+        "overlapped": ROWS,
+        "overlapped_with_vendor": ROWS,
         "with_vendor": [
             *ROWS[:2],
             {"m": 40, "impl": "vendor", "settings": {}, "next": "flat", "margin": 0.3},
