@@ -250,6 +250,8 @@ def threshold(points: list[Point], first: str, second: str) -> tuple[int, int, i
         limit = points[-1].m + 1
         for point in reversed(points):
             a, b = (point.best(overlap=False, impl=impl) for impl in (first, second))
+            if a is None and b is None:  # more rows than either takes
+                continue
             if b is None or (a is not None and not faster(b[1], a[1])):
                 break
             limit = point.m

@@ -44,30 +44,31 @@ class DispatchWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Rates:
-    """What a GPU does in a second, as linear layers see it (from measurements of the kernels, see docs/linear.md)."""
+    """What a GPU does in a second, as linear layers see it, and its SMs."""
 
     memory_bytes_per_s: float
-    """Weights from device memory,"""
     cached_bytes_per_s: float
-    """and inputs from L2."""
-    fp32_instructions_per_s: float
-    """Multiply-adds or conversions of lanes on CUDA cores."""
-    tensor_flops_per_s: float
-    """Products of the full kernel on tensor cores."""
+    lane_instructions_per_s: float
     sm_count: int
 
 
-H200_RATES = Rates(4.4e12, 5.5e12, 1.1e13, 4.0e14, 132)
+H200_RATES = Rates(4.55e12, 6.504e12, 2.509e13, 132)
+"""As ``costmodel.linear.rates("h200-sxm")``."""
+STARTS = (2.3e-6, 4.1e-6, 4.1e-6)
+"""Seconds that a vector, flat and full product takes beside its work,"""
+INSTRUCTIONS = (8.5, 1.25)
+"""lane instructions of a vector product for a weight, and for its product with one row of x,"""
+WIDTHS = (32, 128)
+"""and rows of w that share one reading of x, flat and full: as in ``costmodel.linear``."""
 
 
 def rates_for(sm_count: int) -> Rates:
     """Rates of a GPU of which only the number of SMs is known: those measured on an H200, per SM."""
-    part = sm_count / H200_RATES.sm_count
+    part, one = sm_count / H200_RATES.sm_count, H200_RATES
     return Rates(
-        H200_RATES.memory_bytes_per_s * part,
-        H200_RATES.cached_bytes_per_s * part,
-        H200_RATES.fp32_instructions_per_s * part,
-        H200_RATES.tensor_flops_per_s * part,
+        one.memory_bytes_per_s * part,
+        one.cached_bytes_per_s * part,
+        one.lane_instructions_per_s * part,
         sm_count,
     )
 
@@ -75,33 +76,21 @@ def rates_for(sm_count: int) -> Rates:
 def thresholds(n: int, k: int, rates: Rates) -> tuple[int, int]:
     """M1 and M2: from M1 rows on the flat product is faster than vector products, from M2 on the full one is faster.
 
-    See ``costmodel.linear.thresholds``, which derives the same from its counts.
+    The closed form that ``costmodel.linear`` derives; docs/linear.md has the equations.
     """
-    weights = 2.0 * n * k / rates.memory_bytes_per_s
-    m1 = 2 + int(weights * rates.fp32_instructions_per_s / (n * k) - 1)
-    m1 = max(1, min(m1, LARGEST_M["gemv"] + 1))  # type: ignore[operator]
-    # Flat: every share reads the weights' bytes and x anew; full: tiles of 64 rows of x, in waves.
-    m2 = LARGEST_M["flat"] + 1  # type: ignore[operator]
-    for m in range(m1, m2):
-        if full_seconds(m, n, k, rates) < flat_seconds(m, n, k, rates):
-            m2 = m
-            break
-    return m1, m2
-
-
-def flat_seconds(m: int, n: int, k: int, rates: Rates) -> float:
-    """Weights from memory, and x from L2 once for every tile of 32 rows of w."""
-    padded = -(-m // 8) * 8
-    inputs = 2.0 * padded * k * -(-n // 32) / rates.cached_bytes_per_s
-    return 2.0 * n * k / rates.memory_bytes_per_s + max(0.0, inputs - n * k / rates.memory_bytes_per_s)
-
-
-def full_seconds(m: int, n: int, k: int, rates: Rates) -> float:
-    """Products of whole tiles, in waves over the SMs, but no faster than the weights come."""
-    tiles = -(-m // 64) * -(-n // 128)
-    waves = max(1.0, tiles / rates.sm_count)
-    products = waves * rates.sm_count * 2.0 * 64 * 128 * k / rates.tensor_flops_per_s
-    return max(products, 2.0 * n * k / (0.8 * rates.memory_bytes_per_s))
+    most_vector, most_flat = LARGEST_M["gemv"] or 0, LARGEST_M["flat"] or 0
+    weights = 2.0 * n * k
+    vector, flat, full = STARTS
+    first = (flat - vector + weights / rates.memory_bytes_per_s) * rates.lane_instructions_per_s / (n * k)
+    first = (first - INSTRUCTIONS[0]) / INSTRUCTIONS[1]
+    readings = rates.sm_count * -(-n // (rates.sm_count * WIDTHS[0])) - n / WIDTHS[1]
+    excess = rates.cached_bytes_per_s / rates.memory_bytes_per_s - 1
+    gain = rates.cached_bytes_per_s * (full - flat) + weights * excess
+    m1 = max(1, min(int(first) + 1 if first >= 0 else 1, most_vector + 1))
+    m2 = most_flat + 1
+    if readings > 0 and 0 < gain <= 2.0 * k * readings * most_flat:
+        m2 = int(gain / (2.0 * k * readings)) + 1
+    return m1, max(m1, m2)
 
 
 @dataclass(frozen=True)
