@@ -20,8 +20,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernels_numba import fused_warp
+from kernels_numba import fused_warp, linear_realign
 from kernels_numba.families import default_plans, family_of
+from kernels_numba.linear_product import FULL_TILES, Choice, default_choice, product
 from monarch import Plan
 
 TABLE = Path(__file__).with_name("resources.csv")
@@ -49,6 +50,8 @@ def kernels() -> Iterator[tuple[Any, Any]]:
 
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
     causal one of the longest. Order 3: the default plans in both formats, and the same variants of the shortest.
+    Linear layers: the default kernels of [4096, 4096] and [12288, 4096] for some M, one of each with K not a multiple
+    of 8 and split, all tiles of the full product, and the realigning copy.
     """
     for factors in fused_warp.FACTORS:
         for dtype in ("fp16", "bf16"):
@@ -64,6 +67,30 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     plan = default_plans()[shortest]
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
+    yield from _linear()
+
+
+def _linear() -> Iterator[tuple[Any, Any]]:
+    found = {}
+    for n, k, m, impl, dtype in (
+        *((4096, 4096, m, "gemv", "fp16") for m in (1, 2, 4)),
+        *((4096, 4096, m, "flat", "fp16") for m in (8, 16, 32, 64)),
+        *((12288, 4096, m, "flat", "fp16") for m in (8, 16)),
+        (4096, 4096, 1, "gemv", "bf16"),
+        (4096, 4096, 8, "flat", "bf16"),
+        (4096, 4096, 256, "full", "bf16"),
+        (64, 4095, 1, "gemv", "fp16"),
+        (64, 4095, 8, "flat", "fp16"),
+        (64, 4095, 300, "full", "fp16"),
+    ):
+        made = product(default_choice(impl, m, n, k), m, n, k, dtype)
+        found[made.spec] = made.family
+    for tile in FULL_TILES:
+        made = product(Choice.of("full", **tile), 512, 12288, 4096, "fp16")
+        found[made.spec] = made.family
+    found[linear_realign.Spec("fp16")] = linear_realign
+    for spec, family in found.items():
+        yield family, spec
 
 
 def _kernel(plan: Plan, dtype: str, **variant: bool) -> tuple[Any, Any]:
