@@ -29,7 +29,7 @@ takes the widest tile that still gives every SM a block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -135,20 +135,20 @@ def exact_thresholds(n: int, k: int, r: Rates) -> tuple[float, float]:
     first = (first - KERNEL.weight_instructions) / KERNEL.input_instructions
     readings = r.sm_count * -(-n // (r.sm_count * FLAT_WIDTH)) - n / FULL_WIDTH
     gain = r.cached_bytes_per_s * (t_u - t_f) + weights * (r.cached_bytes_per_s / r.memory_bytes_per_s - 1)
-    return first, (gain / (2.0 * k * readings) if readings > 0 and gain > 0 else inf)
+    return first, (gain / (2.0 * k * readings) if readings > 0 else inf)
 
 
-def thresholds(n: int, k: int, gpu: GPU | str) -> tuple[int, int]:
+def thresholds(n: int, k: int, gpu: GPU | Rates | str) -> tuple[int, int]:
     """M1 and M2: from M1 rows on the flat product is ahead of vector products, from M2 on the full one of it.
 
     Each is at most one more than the kernel before takes.
     """
     from kernels_numba.linear_product import LARGEST_M
 
-    first, second = exact_thresholds(n, k, rates(gpu))
+    first, second = exact_thresholds(n, k, gpu if isinstance(gpu, Rates) else rates(gpu))
     most_vector, most_flat = LARGEST_M["gemv"] or 0, LARGEST_M["flat"] or 0
     m1 = max(1, min(int(first) + 1 if first >= 0 else 1, most_vector + 1))
-    m2 = most_flat + 1 if second > most_flat else int(second) + 1
+    m2 = most_flat + 1 if second > most_flat else int(max(second, 0.0)) + 1
     return m1, max(m1, m2)
 
 
@@ -204,10 +204,40 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
     return start + work, bound, {"start": start, **terms}
 
 
+def what_if(
+    r: Rates, *, bandwidth: float = 1, sm_count: float = 1, tensor_rate: float = 1, vector_rate: float = 1
+) -> Rates:
+    """Rates of an imagined GPU: memory, tensor and CUDA-core rates times factors; more SMs bring more of everything."""
+    return replace(
+        r,
+        memory_bytes_per_s=r.memory_bytes_per_s * bandwidth,
+        cached_bytes_per_s=r.cached_bytes_per_s * sm_count,
+        lane_instructions_per_s=r.lane_instructions_per_s * sm_count * vector_rate,
+        tensor_flops_per_s=r.tensor_flops_per_s * sm_count * tensor_rate,
+        sm_count=max(1, round(r.sm_count * sm_count)),
+    )
+
+
 def predict(
-    m: int, n: int, k: int, *, gpu: GPU | str, dtype: str = "fp16", overlap: bool = False
+    m: int,
+    n: int,
+    k: int,
+    *,
+    gpu: GPU | str,
+    dtype: str = "fp16",
+    overlap: bool = False,
+    instead: Rates | None = None,
 ) -> list[Candidate]:
     """Time every kernel with every tile width and split worth having; the fastest first.
+
+    Args:
+        m: rows of x.
+        n: rows of w.
+        k: columns of both.
+        gpu: a GPU file's slug or path, or what `costmodel.load_gpu` gave.
+        dtype: "fp16" or "bf16".
+        overlap: launches overlap.
+        instead: rates of an imagined GPU (`what_if`), in place of this one's.
 
     Raises:
         ValueError: a size below 1.
@@ -217,7 +247,7 @@ def predict(
     if min(m, n, k) < 1:
         raise ValueError(f"M, N and K must be at least 1; got {m}, {n}, {k}")
     found = load(gpu)
-    r = rates(found)
+    r = instead or rates(found)
     limit = int(found.spec["shared_memory_per_block_bytes"])
     choices = []
     for impl in IMPLS:

@@ -88,8 +88,8 @@ def thresholds(n: int, k: int, rates: Rates) -> tuple[int, int]:
     gain = rates.cached_bytes_per_s * (full - flat) + weights * excess
     m1 = max(1, min(int(first) + 1 if first >= 0 else 1, most_vector + 1))
     m2 = most_flat + 1
-    if readings > 0 and 0 < gain <= 2.0 * k * readings * most_flat:
-        m2 = int(gain / (2.0 * k * readings)) + 1
+    if readings > 0 and gain <= 2.0 * k * readings * most_flat:
+        m2 = int(max(gain, 0.0) / (2.0 * k * readings)) + 1
     return m1, max(m1, m2)
 
 

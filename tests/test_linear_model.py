@@ -313,3 +313,21 @@ def test_measured_rows_are_legal() -> None:
         for row in measurements.read(slug, op="linear"):
             assert row.rel_err < 1e-3
             assert row.provider == "cublas" or row.provider_variant.split("-")[0] in LARGEST_M
+
+
+def test_dispatch_figure_shows_what_the_model_says() -> None:
+    pytest.importorskip("matplotlib")
+    from costmodel import linear_plots
+
+    figure = linear_plots.dispatch_figure(4096, 4096, "a100-sxm-40gb", sweep=(1, 8, 128))
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert {"vector", "flat", "full"} <= set(lines)
+    for impl, name in (("flat", "flat"), ("full", "full")):
+        for m, us in zip(*lines[name].get_data(), strict=True):
+            best = [c for c in predict(int(m), 4096, 4096, gpu="a100-sxm-40gb") if c.choice.impl == impl][0]
+            assert us == best.time_us
+    assert [text.get_text().strip() for text in axes.texts] == ["M1 = 2", "M2 = 37"]
+    imagined = linear.what_if(rates("h200-sxm"), bandwidth=2, sm_count=0.5)
+    assert imagined.memory_bytes_per_s == 2 * rates("h200-sxm").memory_bytes_per_s and imagined.sm_count == 66
+    assert linear_plots.dispatch_figure(4096, 4096, "h200-sxm", sweep=(1, 8), instead=imagined).axes
