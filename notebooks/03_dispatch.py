@@ -104,8 +104,8 @@ for gpu in costmodel.gpus.slugs():
 # %% [markdown]
 # ## What if
 #
-# More bandwidth moves both thresholds down, since what is hidden behind memory shrinks; more CUDA-core rate moves M1
-# up; more SMs share x less often and move M2 down. With the sliders:
+# More bandwidth moves both thresholds down, since memory hides less; more CUDA-core rate moves M1 up; more SMs, which
+# bring more L2 rate, move M2 up. With the sliders:
 
 # %%
 base = linear.rates(GPU)

@@ -325,7 +325,7 @@ def test_dispatch_figure_shows_what_the_model_says() -> None:
     assert {"vector", "flat", "full"} <= set(lines)
     for impl, name in (("flat", "flat"), ("full", "full")):
         for m, us in zip(*lines[name].get_data(), strict=True):
-            best = [c for c in predict(int(m), 4096, 4096, gpu="a100-sxm-40gb") if c.choice.impl == impl][0]
+            best = next(c for c in predict(int(m), 4096, 4096, gpu="a100-sxm-40gb") if c.choice.impl == impl)
             assert us == best.time_us
     assert [text.get_text().strip() for text in axes.texts] == ["M1 = 2", "M2 = 37"]
     imagined = linear.what_if(rates("h200-sxm"), bandwidth=2, sm_count=0.5)

@@ -128,7 +128,7 @@ def test_save_refuses_other_endings(tmp_path):
 # Notebooks.
 
 
-PICTURES = {"01_decomposition": 10, "03_dispatch": 2}
+PICTURES = {"01_decomposition": 10, "03_dispatch": 3}
 
 
 def test_there_is_a_notebook():
@@ -164,6 +164,6 @@ def test_notebook_runs(script, tmp_path):
     assert result.returncode == 0, result.stderr[-3000:]
     cells = json.loads(executed.read_text())["cells"]
     shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-    # Every picture that the script shows; that of the sliders is theirs.
+    # Every picture that the script shows, the one of the sliders among them.
     assert sum("image/png" in data for data in shown) == PICTURES[script.stem]
     assert time.perf_counter() - begin < 60  # the aim is 30 s on a quiet machine
