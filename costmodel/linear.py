@@ -190,7 +190,8 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
     else:
         rows, columns = (spec.rows, spec.columns) if impl == "full" else (spec.rows, 8 * spec.column_tiles)
         loss = 1 + KERNEL.tile_loss / rows + KERNEL.tile_loss / columns
-        busiest = -(-product.grid // r.sm_count) * r.sm_count / product.grid
+        units = product.grid if impl == "flat" else product.groups * product.split
+        busiest = -(-units // r.sm_count) * r.sm_count / units
         products = 4096.0 * counted.mma_m16n8k16 * busiest
         terms["tensor cores"] = products * loss / r.tensor_flops_per_s
         start = KERNEL.flat_start_s if impl == "flat" else KERNEL.full_start_s

@@ -248,7 +248,7 @@ def _full(
     total.shared_read_bytes += loaded
     total.shared_wavefronts += loaded // WARP_BYTES
     total.mma_m16n8k16 += tiles * slabs * (SLAB // 16) * (rows // 16) * (columns // 8)
-    total.barriers += tiles * (split + slabs)
+    total.barriers += grid + tiles * slabs
     if split > 1:
         total.barriers += 2 * tiles * split
         total.wrote("partials", 4 * tiles * split * rows * columns)

@@ -94,7 +94,10 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
             if tile["rows"] < 2 * m <= 16 * tile["rows"] and (m > 64 or tile["rows"] <= 64):
                 units = -(-m // tile["rows"]) * -(-n // tile["columns"])
                 for split in {1, max(1, min(8, round(sm_count * tile["blocks"] / units)))}:
-                    found.append(Choice.of("full", **tile, split=split))
+                    shares = sm_count * tile["blocks"]
+                    found.append(Choice.of("full", **tile, shares=shares, split=split))
+                    if units * split > shares:
+                        found.append(Choice.of("full", **tile, split=split))
     limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
     return [
         choice

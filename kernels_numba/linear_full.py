@@ -9,6 +9,8 @@ A slab's row is 128 bytes, all 32 banks of shared memory, so the eight 16-byte c
 c XOR (r mod 8): copies (8 lanes a row) and ``ldmatrix`` (8 rows of one chunk) then touch every bank once.
 
 Blocks next to each other share their columns of w, which a tile of y needs most of, so w comes from device memory once.
+A block that has several tiles copies the first slabs of the next one while it forms the last products of this one and
+stores its sums.
 K must be a multiple of 8 and rows begin on 16 bytes; `linear_realign` makes such copies of other operands.
 """
 
@@ -100,32 +102,31 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.last_block,
     )
 
-    def kernel(x, w, partials, counters, y, m, n, k, x_stride, w_stride, row_blocks, split):
+    def kernel(x, w, partials, counters, y, m, n, k, x_stride, w_stride, row_blocks, tiles, walkers, split):
         at = lane()
         index = small(warp())
-        tile_index = small(divide(block(), split))
-        part = small(block() - tile_index * split)
-        across = small(divide(tile_index, row_blocks))
-        first_row = small((tile_index - across * row_blocks) * rows)
-        first_column = small(across * columns)
+        # A block takes every walkers-th tile, and of each the same part of K.
+        first_tile = small(divide(block(), split))
+        part = small(block() - first_tile * split)
+        across = small(divide(first_tile, row_blocks))
         # Copies: eight lanes bring the eight chunks of a row.
         thread = small(32 * index + at)
         row = small(thread >> 3)
         chunk = small(thread & 7)
         to = small(2 * (row * ROW_WORDS + ((chunk ^ (row & 7)) << 2)))
-        from_x = int64(first_row + row) * x_stride + 8 * chunk
-        from_w = int64(first_column + row) * w_stride + 8 * chunk
         x_step = int64(copied_rows) * x_stride
         w_step = int64(copied_rows) * w_stride
-        x_rows = small(m - first_row - row)
-        w_rows = small(n - first_column - row)
-        # The slabs of this block's part of K.
         all_slabs = small(divide(k + (SLAB - 1), SLAB))
         first_slab = small(divide(part * all_slabs, split))
         slabs = small(divide((part + 1) * all_slabs, split) - first_slab)
-        from_x = from_x + SLAB * first_slab
-        from_w = from_w + SLAB * first_slab
-        depth = small(k - SLAB * first_slab)
+        first_chunk = small(8 * chunk + SLAB * first_slab)
+        depth = small(k - first_chunk)
+        # What is copied next: which slab of which tile.
+        copy_tile = first_tile
+        x_row = small((first_tile - across * row_blocks) * rows + row)
+        w_row = small(across * columns + row)
+        from_x = int64(x_row) * x_stride + first_chunk
+        from_w = int64(w_row) * w_stride + first_chunk
         # Operands: which row and chunk of a 16 x 16 block each lane names for ldmatrix.
         down = small(divide(index, warps_across))
         right = small(index - down * warps_across)
@@ -137,13 +138,13 @@ def build(tile: Any, spec: Spec) -> Any:
         c = zeros()
         for s in range(stages - 1):
             if s < slabs:
-                inside = SLAB * s + 8 * chunk < depth
+                inside = SLAB * s < depth
                 copy_w(
                     2 * (s * stage_words + rows * ROW_WORDS) + to,
                     w,
                     from_w + SLAB * s,
                     w_step,
-                    w_rows,
+                    small(n - w_row),
                     inside,
                 )
         if overlap:
@@ -151,9 +152,10 @@ def build(tile: Any, spec: Spec) -> Any:
             let_next_start()
         for s in range(stages - 1):
             if s < slabs:
-                inside = SLAB * s + 8 * chunk < depth
-                copy_x(2 * s * stage_words + to, x, from_x + SLAB * s, x_step, x_rows, inside)
+                inside = SLAB * s < depth
+                copy_x(2 * s * stage_words + to, x, from_x + SLAB * s, x_step, small(m - x_row), inside)
             commit()
+        copy_slab = small(stages - 1)
         coming = small(stages - 1)
         stage = small(0)
         wait()
@@ -162,55 +164,75 @@ def build(tile: Any, spec: Spec) -> Any:
         # are formed, and so are the copies: what waits for nothing fills the gaps between products.
         a = load_a(a_at + ((a_chunk ^ turn) << 2))
         b = load_b(b_at + ((b_chunk ^ turn) << 2))
-        for s in range(opaque(slabs)):
-            here = small(stage * stage_words)
-            ahead = small(s + (stages - 1))
-            inside = SLAB * ahead + 8 * chunk < depth
-            base = small(coming * stage_words)
-            next_a = load_a(here + a_at + (((2 + a_chunk) ^ turn) << 2))
-            next_b = load_b(here + b_at + (((2 + b_chunk) ^ turn) << 2))
-            c = mma_add(c, a, b)
-            if ahead < slabs:
-                copy_x(2 * base + to, x, from_x + SLAB * ahead, x_step, x_rows, inside)
-            a = load_a(here + a_at + (((4 + a_chunk) ^ turn) << 2))
-            b = load_b(here + b_at + (((4 + b_chunk) ^ turn) << 2))
-            c = mma_add(c, next_a, next_b)
-            if ahead < slabs:
-                copy_w(2 * (base + rows * ROW_WORDS) + to, w, from_w + SLAB * ahead, w_step, w_rows, inside)
-            commit()
-            next_a = load_a(here + a_at + (((6 + a_chunk) ^ turn) << 2))
-            next_b = load_b(here + b_at + (((6 + b_chunk) ^ turn) << 2))
-            c = mma_add(c, a, b)
-            coming = stage
-            stage = small(stage + 1)
-            if stage == stages:
-                stage = small(0)
-            wait()
-            barrier()
-            if s + 1 < slabs:
-                a = load_a(stage * stage_words + a_at + ((a_chunk ^ turn) << 2))
-                b = load_b(stage * stage_words + b_at + ((b_chunk ^ turn) << 2))
-            c = mma_add(c, next_a, next_b)
+        tile_index = first_tile
+        while tile_index < tiles:
+            for s in range(opaque(slabs)):
+                if copy_slab >= slabs:  # on to the next tile, as long as this one's products last
+                    if copy_tile < tiles:
+                        copy_tile = small(copy_tile + walkers)
+                        copy_slab = small(0)
+                        across = small(divide(copy_tile, row_blocks))
+                        x_row = small((copy_tile - across * row_blocks) * rows + row)
+                        w_row = small(across * columns + row)
+                        from_x = int64(x_row) * x_stride + first_chunk
+                        from_w = int64(w_row) * w_stride + first_chunk
+                here = small(stage * stage_words)
+                inside = SLAB * copy_slab < depth
+                base = small(coming * stage_words)
+                next_a = load_a(here + a_at + (((2 + a_chunk) ^ turn) << 2))
+                next_b = load_b(here + b_at + (((2 + b_chunk) ^ turn) << 2))
+                c = mma_add(c, a, b)
+                if copy_tile < tiles:
+                    copy_x(2 * base + to, x, from_x + SLAB * copy_slab, x_step, small(m - x_row), inside)
+                a = load_a(here + a_at + (((4 + a_chunk) ^ turn) << 2))
+                b = load_b(here + b_at + (((4 + b_chunk) ^ turn) << 2))
+                c = mma_add(c, next_a, next_b)
+                if copy_tile < tiles:
+                    copy_w(
+                        2 * (base + rows * ROW_WORDS) + to,
+                        w,
+                        from_w + SLAB * copy_slab,
+                        w_step,
+                        small(n - w_row),
+                        inside,
+                    )
+                commit()
+                copy_slab = small(copy_slab + 1)
+                next_a = load_a(here + a_at + (((6 + a_chunk) ^ turn) << 2))
+                next_b = load_b(here + b_at + (((6 + b_chunk) ^ turn) << 2))
+                c = mma_add(c, a, b)
+                coming = stage
+                stage = small(stage + 1)
+                if stage == stages:
+                    stage = small(0)
+                wait()
+                barrier()
+                if (s + 1 < slabs) | (tile_index + walkers < tiles):
+                    a = load_a(stage * stage_words + a_at + ((a_chunk ^ turn) << 2))
+                    b = load_b(stage * stage_words + b_at + ((b_chunk ^ turn) << 2))
+                c = mma_add(c, next_a, next_b)
+            done = small(divide(tile_index, row_blocks))
+            out_row = small((tile_index - done * row_blocks) * rows + down * warp_rows + (at >> 2))
+            out_column = small(done * columns + right * warp_columns + 2 * (at & 3))
+            place = int64(out_row) * n + out_column
+            if split_k:
+                mine = int64(tile_index * split) * tile_sums + (index * (32 * registers) + 4 * at)
+                store_sums(partials, mine + part * tile_sums, 128, c)
+                if last_block(counters, tile_index, split):
+                    c = load_sums(partials, mine, 128)
+                    for p in range(1, split):
+                        c = add(c, load_sums(partials, mine + p * tile_sums, 128))
+                    store(y, place, n, m - out_row, n - out_column, c)
+            else:
+                store(y, place, n, m - out_row, n - out_column, c)
+            c = zeros()
+            tile_index = small(tile_index + walkers)
         wait_all()
-        out_row = small(first_row + down * warp_rows + (at >> 2))
-        out_column = small(first_column + right * warp_columns + 2 * (at & 3))
-        to = int64(out_row) * n + out_column
-        if split_k:
-            mine = int64(index * (32 * registers) + 4 * at)
-            store_sums(partials, int64(block()) * tile_sums + mine, 128, c)
-            if last_block(counters, tile_index, split):
-                mine = mine + int64(tile_index * split) * tile_sums
-                c = load_sums(partials, mine, 128)
-                for p in range(1, split):
-                    c = add(c, load_sums(partials, mine + p * tile_sums, 128))
-                store(y, to, n, m - out_row, n - out_column, c)
-        else:
-            store(y, to, n, m - out_row, n - out_column, c)
 
     return kernel
 
 
-SIGNATURE = ("HALVES",) * 2 + ("FLOATS", "WORDS", "HALVES") + ("INT",) * 7
+SIGNATURE = ("HALVES",) * 2 + ("FLOATS", "WORDS", "HALVES") + ("INT",) * 9
 """Kinds of the kernel's arguments, for the compiler."""
 
 

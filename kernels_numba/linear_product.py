@@ -8,6 +8,7 @@ kernel's arguments, and what must be realigned before (`linear_realign`). Both b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +27,7 @@ LARGEST_M: dict[str, int | None] = {
 ADJUSTABLE: dict[str, tuple[str, ...]] = {
     "gemv": ("rows", "depth", "warps", "blocks", "double_buffer", "split"),
     "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
-    "full": ("rows", "columns", "warp_rows", "warp_columns", "stages", "blocks", "split"),
+    "full": ("rows", "columns", "warp_rows", "warp_columns", "stages", "blocks", "shares", "split"),
     "vendor": (),
 }
 MAX_INDEX = 2**31 - 1
@@ -93,7 +94,9 @@ class Product:
 
     @property
     def groups(self) -> int:
-        """Groups of blocks that share their outputs, and a counter."""
+        """Groups of blocks that share their outputs, and a counter; for the full product, tiles."""
+        if self.choice.impl == "full":
+            return prod(linear_full.tiles(self.spec, self.m, self.n))
         return self.grid // self.split
 
     @property
@@ -102,7 +105,7 @@ class Product:
         if self.split == 1:
             return 0
         if self.choice.impl == "full":
-            return self.grid * self.spec.rows * self.spec.columns
+            return self.groups * self.split * self.spec.rows * self.spec.columns
         if self.choice.impl == "gemv":
             return self.grid * self.spec.registers
         return self.split * self.m * self.n * self.phases
@@ -125,8 +128,9 @@ class Product:
         if self.choice.impl == "full":
             w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
             across = linear_full.tiles(self.spec, self.m, self.n)[0]
-            sizes = (self.m, self.n, self.k, self.stride, w_stride, across, self.split)
-            return [shifted, w, partials, counters, y, *sizes]
+            walkers = self.grid // self.split
+            full = (self.m, self.n, self.k, self.stride, w_stride, across, self.groups, walkers, self.split)
+            return [shifted, w, partials, counters, y, *full]
         sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
         shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
         return [x, shifted, w, partials, counters, y, *sizes, *shares]
@@ -222,7 +226,8 @@ def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> C
     if not candidates:
         raise ValueError(f"no tile of the full product fits in {shared_bytes} bytes of shared memory a block")
     _, place, split = min(candidates)
-    return Choice.of("full", **FULL_TILES[place], split=split)
+    tile = FULL_TILES[place]
+    return Choice.of("full", **tile, shares=sm_count * tile["blocks"], split=split)
 
 
 def check_accepts(impl: str, m: int) -> None:
@@ -270,14 +275,20 @@ def product(
     overlap = overlap and aligned_w and (whole or choice.impl != "full")
     split = options.pop("split", 1)
     if choice.impl == "full":
-        split = min(split, -(-k // linear_full.SLAB))
+        slabs = -(-k // linear_full.SLAB)
+        split = min(split, slabs)
+        shares = options.pop("shares", 0)
         full = linear_full.Spec(dtype, **options, split=split > 1, overlap=overlap)
         across, along = linear_full.tiles(full, m, n)
         guarded = bool(m % full.rows or n % full.columns or k % linear_full.SLAB)
         spec: Any = replace(full, guarded=guarded, halves=2 if n % 2 == 0 and aligned_y else 1)
         shift_x, copy_w = not (whole and aligned_x), not (whole and aligned_w)
         stride = linear_realign.padded(k) if shift_x else k
-        grid, number, plane, depth = across * along * split, 1, 0, k
+        walkers = across * along
+        # To copy ahead into the next tile, a tile must have at least as many slabs as are under way.
+        if shares and slabs // split >= full.stages - 1:
+            walkers = min(walkers, max(1, shares // split))
+        grid, number, plane, depth = walkers * split, 1, 0, k
     else:
         copy_w = not aligned_w
         edges = not whole and not copy_w

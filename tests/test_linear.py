@@ -35,7 +35,7 @@ SMALL: dict[str, tuple[dict[str, int], ...]] = {
         {"row_tiles": 1, "stages": 1, "warps": 2, "shares": 1},
     ),
     "full": (
-        {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 3},
+        {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 3, "shares": 1},
         {"rows": 32, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 4},
     ),
 }
