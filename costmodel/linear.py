@@ -3,7 +3,8 @@ r"""Linear layers y = x w^T: predicted times, the choice of kernel, tile width a
 **Time.** A launch costs a fixed time t0 (start, first fetch, sums at the end) and then about what takes longest of
 
     weights and inputs from device memory   bytes / beta
-    everything that passes L2               bytes / lambda       (x is read once for every tile of w: linear_counts)
+    everything that passes L2               bytes / lambda       (x is read once for every tile of w: linear_counts;
+                                                                  full: lambda_u, blocks that read the same share it)
     CUDA cores                              lane instructions / phi
     tensor cores                            the busiest SM's products / (tau / SMs), tau times what a tile size reaches
 
@@ -18,7 +19,7 @@ memory binds (M <= 8), so the flat one is ahead from
 on. Beyond, the flat product reads x for every tile of every SM's share of w, S p = S ceil(N / (S B)) times, and the
 full one N / C times, but weights only at beta: the full product is ahead from
 
-.. math:: M_2 = \frac{\lambda (t_u - t_f) + 2NK (\lambda/\beta - 1)}{2K (S p - N/C)}
+.. math:: M_2 = \frac{\lambda (t_u - t_f) + 2NK (\lambda/\beta - 1)}{2K (S p - N\lambda / C\lambda_u)}
 
 on (never, where the denominator is not positive). `symbolic_thresholds` solves both in sympy.
 
@@ -43,25 +44,29 @@ PAPER_WIDTHS = (32, 64, 128)
 FLAT_WIDTH, FULL_WIDTH = 32, 128
 """B and C of the thresholds: rows of w that share one reading of x."""
 
-OVERLAP_ORDER = 6
-"""Of the norm that adds up the terms of a time; infinity would be the largest alone."""
+OVERLAP_ORDER = {"gemv": 12, "flat": 12, "full": 3}
+"""Of the norm that adds up the terms of a time; infinity would be the largest alone, 1 the sum."""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """Properties of the kernels, the same on every GPU: seconds, and lane instructions."""
 
-    vector_start_s: float = 2.3e-6
-    flat_start_s: float = 4.1e-6
-    full_start_s: float = 4.1e-6
-    overlap_s: float = 1.4e-6
-    """How much of a start is hidden where launches overlap."""
+    vector_start_s: float = 1.8e-6
+    flat_start_s: float = 3.3e-6
+    full_start_s: float = 3.5e-6
+    hidden_s: tuple[float, float, float] = (0.5e-6, 2.0e-6, 1.2e-6)
+    """How much of each start is hidden where launches overlap."""
     weight_instructions: float = 8.5
     """c_w: to load and widen one weight."""
     input_instructions: float = 1.25
     """c_x: to multiply it with one row of x."""
     vector_fraction: float = 0.75
     """Of the CUDA cores' rate."""
+    full_cache_fraction: float = 0.63
+    """Of the 64 bytes for each SM and clock that L2 could deliver: lambda_u."""
+    full_reach: float = 1.4
+    """Blocks of the full product on fewer SMs than 1 / 1.4 of all leave memory idle."""
     tile_loss: float = 16.0
     """A tile of r x c reaches 1 / (1 + loss / r + loss / c) of the rate of products."""
     error: float = 0.10
@@ -77,6 +82,8 @@ class Rates:
 
     memory_bytes_per_s: float
     cached_bytes_per_s: float
+    shared_cache_bytes_per_s: float
+    """Of L2, where blocks side by side read the same (lambda_u)."""
     lane_instructions_per_s: float
     tensor_flops_per_s: float
     sm_count: int
@@ -102,6 +109,7 @@ def rates(gpu: GPU | str) -> Rates:
     return Rates(
         memory_bytes_per_s=memory,
         cached_bytes_per_s=found.model["l2_fraction"].value * 64 * spec["sm_count"] * clock,
+        shared_cache_bytes_per_s=KERNEL.full_cache_fraction * 64 * spec["sm_count"] * clock,
         lane_instructions_per_s=KERNEL.vector_fraction * spec["fp32_flops_per_s"] / 2,
         tensor_flops_per_s=tensor,
         sm_count=int(spec["sm_count"]),
@@ -114,12 +122,12 @@ def symbolic_thresholds() -> tuple[sympy.Expr, sympy.Expr]:
     """M1 and M2 as real numbers, solved from the times: sympy expressions in the symbols of the module's text."""
     import sympy
 
-    names = "N K M S p C beta lambda phi c_w c_x t_v t_f t_u"
-    n, k, m, s, p, c, beta, cached, phi, c_w, c_x, t_v, t_f, t_u = sympy.symbols(names, positive=True)
+    names = "N K M S p C beta lambda lambda_u phi c_w c_x t_v t_f t_u"
+    n, k, m, s, p, c, beta, cached, shared, phi, c_w, c_x, t_v, t_f, t_u = sympy.symbols(names, positive=True)
     vector = t_v + n * k * (c_w + c_x * m) / phi
     flat_by_memory = t_f + 2 * n * k / beta
     flat_by_cache = t_f + 2 * k * (n + m * s * p) / cached
-    full = t_u + 2 * n * k / beta + 2 * m * k * n / (c * cached)
+    full = t_u + 2 * n * k / beta + 2 * m * k * n / (c * shared)
     (first,) = sympy.solve(sympy.Eq(vector, flat_by_memory), m)
     (second,) = sympy.solve(sympy.Eq(flat_by_cache, full), m)
     return sympy.simplify(first), sympy.simplify(second)
@@ -133,7 +141,8 @@ def exact_thresholds(n: int, k: int, r: Rates) -> tuple[float, float]:
     weights = 2.0 * n * k
     first = (t_f - t_v + weights / r.memory_bytes_per_s) * r.lane_instructions_per_s / (n * k)
     first = (first - KERNEL.weight_instructions) / KERNEL.input_instructions
-    readings = r.sm_count * -(-n // (r.sm_count * FLAT_WIDTH)) - n / FULL_WIDTH
+    easier = r.cached_bytes_per_s / r.shared_cache_bytes_per_s
+    readings = r.sm_count * -(-n // (r.sm_count * FLAT_WIDTH)) - n / FULL_WIDTH * easier
     gain = r.cached_bytes_per_s * (t_u - t_f) + weights * (r.cached_bytes_per_s / r.memory_bytes_per_s - 1)
     return first, (gain / (2.0 * k * readings) if readings > 0 else inf)
 
@@ -181,7 +190,7 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
         passing -= counted.global_read_bytes.get("x", 0)
     terms = {
         "memory": (weights + 2.0 * product.m * (product.k + product.n)) / r.memory_bytes_per_s,
-        "L2": passing / r.cached_bytes_per_s,
+        "L2": passing / (r.shared_cache_bytes_per_s if impl == "full" else r.cached_bytes_per_s),
     }
     if impl == "gemv":
         lanes = KERNEL.weight_instructions + KERNEL.input_instructions * product.m
@@ -195,13 +204,14 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
         products = 4096.0 * counted.mma_m16n8k16 * busiest
         terms["tensor cores"] = products * loss / r.tensor_flops_per_s
         start = KERNEL.flat_start_s if impl == "flat" else KERNEL.full_start_s
-        # Too few blocks leave SMs without anything to read.
-        idle = min(1.0, product.grid / r.sm_count)
+        # Too few blocks leave memory without enough to do.
+        idle = min(1.0, (KERNEL.full_reach if impl == "full" else 1.0) * product.grid / r.sm_count)
         terms["memory"], terms["L2"] = terms["memory"] / idle, terms["L2"] / idle
-    start -= KERNEL.overlap_s if overlap else 0.0
+    start -= KERNEL.hidden_s[IMPLS.index(impl)] if overlap else 0.0
     bound = max(terms, key=terms.__getitem__)
     # What is next to binding is not hidden whole: a norm of high order instead of the largest.
-    work = sum(term**OVERLAP_ORDER for term in terms.values()) ** (1 / OVERLAP_ORDER)
+    order = OVERLAP_ORDER[impl]
+    work = sum(term**order for term in terms.values()) ** (1 / order)
     return start + work, bound, {"start": start, **terms}
 
 
@@ -213,6 +223,7 @@ def what_if(
         r,
         memory_bytes_per_s=r.memory_bytes_per_s * bandwidth,
         cached_bytes_per_s=r.cached_bytes_per_s * sm_count,
+        shared_cache_bytes_per_s=r.shared_cache_bytes_per_s * sm_count,
         lane_instructions_per_s=r.lane_instructions_per_s * sm_count * vector_rate,
         tensor_flops_per_s=r.tensor_flops_per_s * sm_count * tensor_rate,
         sm_count=max(1, round(r.sm_count * sm_count)),

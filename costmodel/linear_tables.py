@@ -151,6 +151,7 @@ def closed_forms() -> str:
     return (
         f"M1 = {first}\nM2 = {second}\n"
         "N, K: outputs and inputs; S: SMs; p = ceil(N / (32 S)); C: columns of the full product's tile;\n"
-        "beta, lambda: bytes/s of memory and L2; phi: lane instructions/s; c_w, c_x: of them for a weight and for\n"
-        "its product with one row; t_v, t_f, t_u: what a vector, flat and full product takes beside its work"
+        "beta, lambda, lambda_u: bytes/s of memory, of L2, and of L2 where blocks share what they read (full);\n"
+        "phi: lane instructions/s; c_w, c_x: of them for a weight and for its product with one row of x;\n"
+        "t_v, t_f, t_u: what a vector, flat and full product takes beside its work"
     )

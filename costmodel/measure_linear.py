@@ -28,7 +28,7 @@ from costmodel.errors import MeasurementError
 from costmodel.measurements import Row
 from costmodel.models import model
 
-SWEEP = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
+SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 REPLAYS = 13
 

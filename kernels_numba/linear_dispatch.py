@@ -48,13 +48,14 @@ class Rates:
 
     memory_bytes_per_s: float
     cached_bytes_per_s: float
+    shared_cache_bytes_per_s: float
     lane_instructions_per_s: float
     sm_count: int
 
 
-H200_RATES = Rates(4.55e12, 6.504e12, 2.509e13, 132)
+H200_RATES = Rates(4.55e12, 6.504e12, 1.0538e13, 2.509e13, 132)
 """As ``costmodel.linear.rates("h200-sxm")``."""
-STARTS = (2.3e-6, 4.1e-6, 4.1e-6)
+STARTS = (1.8e-6, 3.3e-6, 3.5e-6)
 """Seconds that a vector, flat and full product takes beside its work,"""
 INSTRUCTIONS = (8.5, 1.25)
 """lane instructions of a vector product for a weight, and for its product with one row of x,"""
@@ -68,6 +69,7 @@ def rates_for(sm_count: int) -> Rates:
     return Rates(
         one.memory_bytes_per_s * part,
         one.cached_bytes_per_s * part,
+        one.shared_cache_bytes_per_s * part,
         one.lane_instructions_per_s * part,
         sm_count,
     )
@@ -83,7 +85,8 @@ def thresholds(n: int, k: int, rates: Rates) -> tuple[int, int]:
     vector, flat, full = STARTS
     first = (flat - vector + weights / rates.memory_bytes_per_s) * rates.lane_instructions_per_s / (n * k)
     first = (first - INSTRUCTIONS[0]) / INSTRUCTIONS[1]
-    readings = rates.sm_count * -(-n // (rates.sm_count * WIDTHS[0])) - n / WIDTHS[1]
+    easier = rates.cached_bytes_per_s / rates.shared_cache_bytes_per_s
+    readings = rates.sm_count * -(-n // (rates.sm_count * WIDTHS[0])) - n / WIDTHS[1] * easier
     excess = rates.cached_bytes_per_s / rates.memory_bytes_per_s - 1
     gain = rates.cached_bytes_per_s * (full - flat) + weights * excess
     m1 = max(1, min(int(first) + 1 if first >= 0 else 1, most_vector + 1))
