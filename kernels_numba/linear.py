@@ -129,8 +129,8 @@ class Linear:
             capability 9). Only for weights that the launch just before does not write; x may be its result.
 
     On a GPU a call runs on the caller's current stream and can be captured in a CUDA graph (after one call outside,
-    which compiles). Products whose K is split over blocks, or whose rows must be realigned, have workspaces that belong
-    to a stream: do not replay two graphs at once that hold the same prepared product.
+    which compiles). Products whose K is split over blocks, or whose rows must be realigned, need a workspace, which
+    all of a stream share: do not replay graphs at once that were captured on the same stream and hold such products.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class Linear:
         self._known: dict[tuple, tuple] = {}
         self._launches: dict[tuple[int, int], Callable[[int, int, int, int], None]] = {}
 
-    def choice(self, library: str = "torch") -> Choice:
-        """The kernel and settings for arrays of a library, on the device that is here."""
+    def choice(self, library: str = "torch", index: int = 0) -> Choice:
+        """The kernel and settings for arrays of a library on a GPU (or on the CPU body, where there is none)."""
         if self._chosen is not None:
             return self._chosen
-        where = device()
+        where = device(index)
         vendor = where.is_gpu and library in ("torch", "cupy")
         found = choose(
             *self.shape,
@@ -237,7 +237,8 @@ class Linear:
             )
         self._check(x, "x", tuple(x.shape), adapter, index)
         self._check(w, "w", (n, k), other, index)
-        vendor = m > 0 and self.choice(adapter.library if index is not None else "numpy").impl == "vendor"
+        library = adapter.library if index is not None else "numpy"
+        vendor = m > 0 and self.choice(library, index or 0).impl == "vendor"
         if vendor and (index is None or not hasattr(adapter, "matmul")):
             raise ValueError(
                 "impl: the vendor's library is reached through PyTorch or CuPy arrays on a GPU; got "
@@ -284,7 +285,9 @@ class Linear:
         index, bits = key
         capability = device(index).capability or (0, 0)
         low_bits = (bits >> 8, bits >> 4 & 15, bits & 3)
-        made = self.product(self.choice(library), low_bits, overlap=self.overlap and capability >= (9, 0))
+        made = self.product(
+            self.choice(library, index), low_bits, overlap=self.overlap and capability >= (9, 0)
+        )
         found = self._launches[key] = launches(made, index)
         return found
 

@@ -1,7 +1,8 @@
 """Running a prepared product: on a GPU as one to three launches, on the CPU body with counts.
 
-Workspaces (copies, partial sums, counters of split tiles) belong to a stream: two streams may run the same product at
-once. A few are made with the first launch, so that a stream which is being captured in a graph finds one.
+Workspaces (copies, partial sums, counters of shared outputs) belong to a stream, so that streams may run at once; on
+one stream all products share one, since launches follow each other there. With the first of a size a few more are made,
+so that a stream which is being captured in a graph, where nothing can be allocated, finds one.
 """
 
 from __future__ import annotations
@@ -22,43 +23,54 @@ SLOTS = 3
 POINTERS = ("x", "shifted", "w", "y")
 
 
-class Workspaces:
-    """Device memory of one product on one GPU, a slot for each stream."""
+class _Pool:
+    """Device memory of one GPU, a buffer for each stream; ``zeros``: it holds zeros between launches."""
 
-    def __init__(self, product: Product, index: int) -> None:
-        self.product, self.index = product, index
-        sizes = (
-            2 * product.shifted_x_size,
-            2 * product.copied_w_size,
-            4 * product.partial_floats,
-            4 * product.groups if product.split > 1 else 0,
-        )
-        self.sizes = [-(-size // 256) * 256 for size in sizes]
-        self.slots: dict[int, tuple[int, ...]] = {}
-        self.free: list[int] = []
-        self.buffers: list[Any] = []
-        self._allocate()
+    def __init__(self, index: int, *, zeros: bool) -> None:
+        self.index, self.zeros = index, zeros
+        self.streams: dict[int, Any] = {}
+        self.spare: list[Any] = []
 
-    def _allocate(self) -> None:
+    def take(self, stream: int, nbytes: int) -> Any:
+        """The stream's buffer, of at least so many bytes. Keep it for as long as a launch may use it."""
+        found = self.streams.get(stream)
+        if found is not None and found.nbytes >= nbytes:
+            return found
+        self.spare = [buffer for buffer in self.spare if buffer.nbytes >= nbytes]
+        if not self.spare:
+            self.spare = [self._allocate(nbytes) for _ in range(SLOTS)]
+        self.streams[stream] = self.spare.pop()
+        return self.streams[stream]
+
+    def _allocate(self, nbytes: int) -> Any:
         from kernels_numba.launch import DeviceBuffer
 
-        total = sum(self.sizes)
-        # Zeros: the counters start there. One allocation, so that it happens before any capture.
-        self.buffers.append(DeviceBuffer.of(np.zeros(SLOTS * total, np.uint8), self.index))
-        self.free += [self.buffers[-1].pointer + i * total for i in range(SLOTS)]
+        if self.zeros:
+            return DeviceBuffer.of(np.zeros(nbytes, np.uint8), self.index)
+        return DeviceBuffer(self.index, (nbytes,), np.uint8)
 
-    def of(self, stream: int) -> tuple[int, ...]:
-        """Addresses of the copy of x, the copy of w, partial sums and counters for a stream."""
-        found = self.slots.get(stream)
-        if found is None:
-            if not self.free:
-                self._allocate()
-            start = self.free.pop()
-            places = [start]
-            for size in self.sizes[:-1]:
-                places.append(places[-1] + size)
-            found = self.slots[stream] = tuple(places)
-        return found
+
+_pools: dict[tuple[int, bool], _Pool] = {}
+
+
+def _pool(index: int, *, zeros: bool) -> _Pool:
+    return _pools.setdefault((index, zeros), _Pool(index, zeros=zeros))
+
+
+class Workspace:
+    """Device memory of one product on one stream: addresses, and the buffers that must outlive its launches."""
+
+    def __init__(self, product: Product, index: int, stream: int) -> None:
+        sizes = (2 * product.shifted_x_size, 2 * product.copied_w_size, 4 * product.partial_floats)
+        padded = [-(-size // 256) * 256 for size in sizes]
+        self.data = _pool(index, zeros=False).take(stream, max(sum(padded), 256))
+        self.x = self.data.pointer
+        self.w = self.x + padded[0]
+        self.partials = self.w + padded[1]
+        self.zeros, self.counters = None, 0
+        if product.split > 1:
+            self.zeros = _pool(index, zeros=True).take(stream, -(-4 * product.groups // 4096) * 4096)
+            self.counters = self.zeros.pointer
 
 
 def launches(product: Product, index: int) -> Callable[[int, int, int, int], None]:
@@ -76,9 +88,8 @@ def launches(product: Product, index: int) -> Callable[[int, int, int, int], Non
         start = launcher("shifted", "w", 0, 0)
         return lambda stream, x, w, y: start(stream, x, x, w, y)
 
-    spaces = Workspaces(product, index)
     spec = linear_realign.Spec(product.spec.dtype, overlap=overlap)
-    prepared: dict[int, tuple[Callable[..., None] | None, ...]] = {}
+    prepared: dict[int, tuple[Any, ...]] = {}
 
     def realigner(target: int, rows: int, phases: int) -> Callable[..., None]:
         sizes = _realign_sizes(product.k, rows, phases)
@@ -86,24 +97,28 @@ def launches(product: Product, index: int) -> Callable[[int, int, int, int], Non
         realign = launch.load(linear_realign, spec, index)
         return realign.launcher(grid, ("x", target, *sizes), pointers=POINTERS, overlap=overlap)
 
-    def prepare(stream: int) -> tuple[Callable[..., None] | None, ...]:
-        at_x, at_w, partials, counters = spaces.of(stream)
+    def prepare(stream: int) -> tuple[Any, ...]:
+        space = Workspace(product, index, stream)
         found = prepared[stream] = (
-            realigner(at_x, product.m, product.phases) if product.shift_x else None,
-            realigner(at_w, product.n, 1) if product.copy_w else None,
+            realigner(space.x, product.m, product.phases) if product.shift_x else None,
+            realigner(space.w, product.n, 1) if product.copy_w else None,
             launcher(
-                at_x if product.shift_x else "shifted", at_w if product.copy_w else "w", partials, counters
+                space.x if product.shift_x else "shifted",
+                space.w if product.copy_w else "w",
+                space.partials,
+                space.counters,
             ),
+            space,
         )
         return found
 
     def run(stream: int, x: int, w: int, y: int) -> None:
-        shift_x, copy_w, start = prepared.get(stream) or prepare(stream)
+        shift_x, copy_w, start, _ = prepared.get(stream) or prepare(stream)
         if shift_x:
             shift_x(stream, x, 0, 0, 0)
         if copy_w:
             copy_w(stream, w, 0, 0, 0)
-        start(stream, x, x, w, y)  # type: ignore[misc]
+        start(stream, x, x, w, y)
 
     return run
 
