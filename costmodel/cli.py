@@ -151,6 +151,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXITS,
     )
     c.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
+    c.add_argument("--op", default="fftconv", choices=("fftconv", "linear"), help="operation (fftconv)")
     c.add_argument(
         "--max-regret", type=_positive, metavar="X", help="exit 1 when a decision's p95 regret is above X"
     )
@@ -316,7 +317,12 @@ def _compare(options: argparse.Namespace) -> int:
     from costmodel import tables
     from costmodel.compare import compare
 
-    found = compare(options.gpu)
+    if options.op == "linear":
+        from costmodel.compare_linear import compare as compare_linear
+
+        found = compare_linear(options.gpu)
+    else:
+        found = compare(options.gpu)
     print(tables.comparison(found, options.format))
     if found.skipped:
         render.note(f"rows left out, of a variant that the model does not predict: {found.skipped}")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel import gpus, linear, measurements
 from costmodel.cli import main
+from costmodel.compare_linear import judge
 from costmodel.linear import (
     KERNEL,
     PAPER_WIDTHS,
@@ -336,3 +337,40 @@ def test_dispatch_figure_shows_what_the_model_says() -> None:
     imagined = linear.what_if(rates("h200-sxm"), bandwidth=2, sm_count=0.5)
     assert imagined.memory_bytes_per_s == 2 * rates("h200-sxm").memory_bytes_per_s and imagined.sm_count == 66
     assert linear_plots.dispatch_figure(4096, 4096, "h200-sxm", sweep=(1, 8), instead=imagined).axes
+
+
+def row(m: int, impl: str, us: float, settings: str = "") -> measurements.Row:
+    case = f"M={m};N=4096;K=4096"
+    stamp = (13, 2**25, 2**25 * m, 1e-4, "2026-11-30", "abc")
+    return measurements.Row(
+        "linear", case, "fp16", f"ours:{impl}", us, us, us, *stamp, f"{impl} {settings}".strip()
+    )
+
+
+def test_comparison_judges_the_thresholds() -> None:
+    """On an H200 M1 is 4 here: vector products at M = 3, which are 10 % behind in these rows."""
+    rows = [
+        row(3, "gemv", 11.0, "rows=4 depth=2 warps=4"),
+        row(3, "flat", 10.0, "row_tiles=2 stages=2 warps=8 shares=132"),
+        row(8, "flat", 11.4, "row_tiles=2 stages=2 warps=8 shares=132"),
+        row(8, "full", 14.0, "rows=32 columns=128 warp_rows=32 warp_columns=32 stages=6 split=4"),
+        row(512, "full", 47.0, "rows=128 columns=128 stages=3 blocks=2 shares=264"),
+    ]
+    found = judge(rows, gpus.load("h200-sxm"))
+    assert [(d.chosen, d.best, pytest.approx(d.regret)) for d in found.decisions] == [
+        ("gemv", "flat", 1.1),
+        ("flat", "flat", 1.0),
+    ]
+    assert found.summary()["decisions"]["thresholds"]["cases"] == 2
+    assert all(abs(p.relative_error) < 0.25 for p in found.pairs) and len(found.pairs) == 5
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
+def test_commands_read_measured_rows(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path)
+    measurements.append([row(8, "flat", 11.4, "row_tiles=2 stages=2 warps=8 shares=132")], "h200-sxm")
+    for command in (["compare", "--op", "linear"], ["measurements"]):
+        assert main([*command, "--gpu", "h200-sxm", "--format", form]) == 0
+        assert "flat" in capsys.readouterr().out
