@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import kernels_numba
 from costmodel import gpus, linear, measurements
 from costmodel.cli import main
 from costmodel.compare_linear import judge
@@ -374,3 +375,14 @@ def test_commands_read_measured_rows(
     for command in (["compare", "--op", "linear"], ["measurements"]):
         assert main([*command, "--gpu", "h200-sxm", "--format", form]) == 0
         assert "flat" in capsys.readouterr().out
+
+
+def test_decode_step_has_the_products_of_a_layer(capsys: pytest.CaptureFixture) -> None:
+    from costmodel import measure_decode
+
+    weights = sum(n * k for _, n, k in measure_decode.layer_products(model("llama2-7b")))
+    assert 32 * weights == pytest.approx(6.48e9, rel=0.01)  # of Llama2-7B's 6.74e9, without the embeddings
+    if kernels_numba.device().is_gpu:
+        pytest.skip("measuring takes a minute")
+    assert measure_decode.main([]) == measure_decode.measure.NO_GPU
+    assert "no GPU to measure" in capsys.readouterr().err
