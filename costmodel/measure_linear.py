@@ -1,6 +1,6 @@
 """Measure linear layers beside the vendor's library, and write the dispatch table.
 
-For every layer [N, K] of a model and M from 1 to 512, each kernel is timed with a few settings, launched one after the
+For every layer [N, K] of a model and M from 1 to 2048, each kernel is timed with a few settings, launched one after the
 other and overlapped (``Linear(..., overlap=True)``), and so is the vendor's library. Times are taken as in
 `costmodel.measure`: a CUDA graph of back-to-back calls with weights rotated through more than L2. Every result is held
 against float64 first, as ``reference.check_linear`` does, and a wrong one ends the run.
@@ -28,7 +28,7 @@ from costmodel.errors import MeasurementError
 from costmodel.measurements import Row
 from costmodel.models import model
 
-SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 REPLAYS = 13
 
