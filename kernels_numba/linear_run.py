@@ -1,8 +1,8 @@
 """Running a prepared product: on a GPU as one to three launches, on the CPU body with counts.
 
 Workspaces (copies, partial sums, counters of shared outputs) belong to a stream, so that streams may run at once; on
-one stream all products share one, since launches follow each other there. With the first of a size a few more are made,
-so that a stream which is being captured in a graph, where nothing can be allocated, finds one.
+one stream all products share one, since launches follow each other there. One more than are used is kept ready, so that
+a stream which is being captured in a graph, where nothing can be allocated, finds one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from kernels_numba.linear_product import Product
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 
-SLOTS = 3
-"""Streams that find a workspace without an allocation."""
 POINTERS = ("x", "shifted", "w", "y")
 
 
@@ -32,15 +30,26 @@ class _Pool:
         self.spare: list[Any] = []
 
     def take(self, stream: int, nbytes: int) -> Any:
-        """The stream's buffer, of at least so many bytes. Keep it for as long as a launch may use it."""
+        """The stream's buffer, of at least so many bytes. Keep it for as long as a launch may use it.
+
+        Raises `LaunchError` while the stream is being captured, if no buffer is ready.
+        """
+        from kernels_numba.launch import LaunchError
+
         found = self.streams.get(stream)
-        if found is not None and found.nbytes >= nbytes:
-            return found
-        self.spare = [buffer for buffer in self.spare if buffer.nbytes >= nbytes]
-        if not self.spare:
-            self.spare = [self._allocate(nbytes) for _ in range(SLOTS)]
-        self.streams[stream] = self.spare.pop()
-        return self.streams[stream]
+        if found is None or found.nbytes < nbytes:
+            ready = next((buffer for buffer in self.spare if buffer.nbytes >= nbytes), None)
+            if ready is None and _capturing(stream):
+                raise LaunchError(
+                    f"a product needs a workspace of {nbytes} bytes, which cannot be allocated while its stream is "
+                    "captured in a graph; call it once outside, before each capture on a new stream"
+                )
+            if ready is not None:
+                self.spare.remove(ready)
+            found = self.streams[stream] = ready or self._allocate(nbytes)
+        if not any(buffer.nbytes >= nbytes for buffer in self.spare) and not _capturing(stream):
+            self.spare = [self._allocate(nbytes)]
+        return found
 
     def _allocate(self, nbytes: int) -> Any:
         from kernels_numba.launch import DeviceBuffer
@@ -48,6 +57,15 @@ class _Pool:
         if self.zeros:
             return DeviceBuffer.of(np.zeros(nbytes, np.uint8), self.index)
         return DeviceBuffer(self.index, (nbytes,), np.uint8)
+
+
+def _capturing(stream: int) -> bool:
+    """Whether a graph is being captured from the stream, so that nothing may be allocated."""
+    from cuda.bindings import driver
+
+    status, state = driver.cuStreamIsCapturing(driver.CUstream(stream))
+    none = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    return bool(status != driver.CUresult.CUDA_SUCCESS or state != none)
 
 
 _pools: dict[tuple[int, bool], _Pool] = {}
