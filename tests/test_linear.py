@@ -474,3 +474,42 @@ def test_model_chooses_a_kernel_that_takes_the_rows(n: int, k: int, sm_count: in
 def test_explain() -> None:
     text = str(kernels_numba.explain_linear(1, 4096, 4096))
     assert text.startswith("M=1 N=4096 K=4096: ") and "next: " in text
+
+
+# ---- workspaces ----------------------------------------------------------------------------------------------
+class FakeBuffer(NamedTuple):
+    nbytes: int
+    number: int
+
+
+def test_workspaces_belong_to_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of a stream share one, streams do not, and a stream that is captured finds one ready or is told."""
+    from kernels_numba import linear_run
+    from kernels_numba.launch import LaunchError
+
+    captured: set[int] = set()
+    made: list[FakeBuffer] = []
+
+    class Pool(linear_run._Pool):
+        def _allocate(self, nbytes: int) -> FakeBuffer:
+            assert not captured
+            made.append(FakeBuffer(nbytes, len(made)))
+            return made[-1]
+
+    monkeypatch.setattr(linear_run, "_capturing", lambda stream: stream in captured)
+    pool = Pool(0, zeros=False)
+    first = pool.take(7, 100)
+    assert pool.take(7, 50) is first
+    larger = pool.take(7, 200)
+    assert larger.nbytes >= 200 and pool.take(7, 100) is larger
+    captured.add(8)
+    other = pool.take(8, 150)
+    assert other is not larger and other.nbytes >= 150
+    assert pool.take(8, 200) is other
+    captured.add(9)
+    with pytest.raises(LaunchError, match="call it once outside"):
+        pool.take(9, 10)
+    captured.clear()
+    assert pool.take(7, 10) is larger  # makes one ready again
+    captured.add(9)
+    assert pool.take(9, 10).nbytes >= 10
