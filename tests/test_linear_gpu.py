@@ -100,7 +100,7 @@ def test_vendor(torch: Any) -> None:
     x, w = noise(7, 100, 200)
     out = poisoned(torch, 7, 100, to_torch(x))
     assert kernels_numba.linear(to_torch(x), to_torch(w), impl="vendor", out=out) is out
-    assert (to_numpy(out).astype(float) - x.astype(float) @ w.T.astype(float)).max() < 0.1
+    judge(to_numpy(out), x, w, "fp16")
 
 
 def test_results_do_not_depend_on_timing(torch: Any) -> None:
