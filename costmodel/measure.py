@@ -103,13 +103,16 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         yield Case(4096, 4096, "plain", "fp16", batch=1)
 
 
-def main(*, op: str | None = None, quick: bool = False, plans: Sequence[str] = ()) -> int:
+def main(
+    *, op: str | None = None, quick: bool = False, plans: Sequence[str] = (), models: Sequence[str] = ()
+) -> int:
     """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code.
 
-    With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these.
+    With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
+    linear layers, those of ``models`` (by default all), and their dispatch tables too.
     """
-    if op not in (None, "fftconv"):
-        render.note(f"op: only fftconv has kernels so far, got {op!r}")
+    if op not in (None, "fftconv", "linear"):
+        render.note(f"op: fftconv and linear have kernels, got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -123,6 +126,19 @@ def main(*, op: str | None = None, quick: bool = False, plans: Sequence[str] = (
         render.note(f"no GPU to measure: {here.reason}")
         return NO_GPU
     gpu = gpus.by_device_name(str(here.name))
+    if op == "linear":
+        from costmodel import measure_linear
+        from costmodel.models import models as known
+
+        written = measure_linear.main(
+            models=list(models or known()),
+            quick=quick,
+            slug=gpu.slug,
+            gpu_name=str(here.name),
+            sm_count=int(here.sm_count or 1),
+        )
+        render.note(f"wrote {written} rows to {measurements.path_of(gpu.slug, op)}")
+        return 0
     written = 0
     path = measurements.path_of(gpu.slug, "fftconv")
     for row, bound in run(
@@ -145,15 +161,8 @@ def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Ro
     Raises:
         MeasurementError: PyTorch with CUDA is not there, or a result is wrong.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MeasurementError(
-            "measuring needs PyTorch with CUDA as peer and for data; pip install torch"
-        ) from error
-    if not torch.cuda.is_available():
-        raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
-    stamp = (datetime.date.today().isoformat(), _commit())
+    torch = need_torch()
+    stamp = (datetime.date.today().isoformat(), commit())
     lengths = {plan.n for plan in asked}
     todo = [case for case in cases(quick=quick) if not asked or case.n in lengths]
     started = time.perf_counter()
@@ -176,6 +185,19 @@ def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Ro
         )
     if not quick and not asked:
         yield from _host_cost(torch, stamp)
+
+
+def need_torch() -> Any:
+    """PyTorch with CUDA. Raises `MeasurementError` where it is not."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MeasurementError(
+            "measuring needs PyTorch with CUDA as peer and for data; pip install torch"
+        ) from error
+    if not torch.cuda.is_available():
+        raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
+    return torch
 
 
 @dataclass(frozen=True)
@@ -424,7 +446,7 @@ def _host_times(
     return times
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit measured, with a plus sign when files differ from it; "unknown" outside a checkout."""
     folder = Path(__file__).parent
 

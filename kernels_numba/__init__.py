@@ -23,6 +23,7 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
 
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
+from kernels_numba.linear import Linear, explain_linear, flat_gemm, full_gemm, gemv, linear
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
 
@@ -31,8 +32,14 @@ __all__ = [
     "Device",
     "FFTConv",
     "HostCopyWarning",
+    "Linear",
     "Spectrum",
     "device",
+    "explain_linear",
     "fftconv",
+    "flat_gemm",
+    "full_gemm",
+    "gemv",
+    "linear",
     "prepare_filter",
 ]

@@ -72,6 +72,10 @@ class Adapter(ABC):
         """An uninitialised array of the same kind, shape and dtype."""
 
     @abstractmethod
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """An uninitialised array of another shape, in the place of ``x`` and with its dtype."""
+
+    @abstractmethod
     def host(self, x: Any) -> NDArray:
         """The values as a NumPy array: a view for host memory, else a copy."""
 
@@ -99,6 +103,9 @@ class NumpyAdapter(Adapter):
 
     def empty_like(self, x: NDArray) -> NDArray:
         return np.empty(x.shape, x.dtype)
+
+    def empty_of(self, x: NDArray, shape: tuple[int, ...]) -> NDArray:
+        return np.empty(shape, x.dtype)
 
     def host(self, x: NDArray) -> NDArray:
         return x
@@ -153,6 +160,13 @@ class TorchAdapter(Adapter):
     def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, np.dtype(dtype).name), device=index)
 
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x.new_empty(shape)
+
+    def matmul(self, x: Any, w: Any, out: Any) -> None:
+        """``out = x w^T`` by the vendor's library."""
+        self.torch.matmul(x, w.t(), out=out)
+
     def host(self, x: Any) -> NDArray:
         x = x.detach()
         if x.dtype == self.torch.bfloat16:
@@ -193,6 +207,14 @@ class CupyAdapter(Adapter):
         with self.cupy.cuda.Device(index):
             return self.cupy.empty(shape, dtype)
 
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        with self.cupy.cuda.Device(x.device.id):
+            return self.cupy.empty(shape, x.dtype)
+
+    def matmul(self, x: Any, w: Any, out: Any) -> None:
+        """``out = x w^T`` by the vendor's library."""
+        self.cupy.matmul(x, w.T, out=out)
+
     def host(self, x: Any) -> NDArray:
         return x.get()
 
@@ -216,6 +238,11 @@ class NumbaAdapter(Adapter):
 
         return device_array(x.shape, x.dtype)
 
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        from kernels_numba.tile.compile import device_array
+
+        return device_array(shape, x.dtype)
+
     def host(self, x: Any) -> NDArray:
         return x.copy_to_host()
 
@@ -236,6 +263,9 @@ class BufferAdapter(Adapter):
 
     def empty_like(self, x: Any) -> Any:
         return self.empty(x.where.index, x.shape, x.dtype)
+
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return self.empty(x.where.index, shape, x.dtype)
 
     def host(self, x: Any) -> NDArray:
         return x.host()

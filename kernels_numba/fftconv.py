@@ -286,14 +286,13 @@ class FFTConv:
         self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS
     ) -> tuple[Any, Counters]:
         """Run the kernel on the CPU body, on at most ``blocks`` blocks; returns y and what was counted."""
-        from kernels_numba.tile.cpu import CpuTile
-        from kernels_numba.tile.cpu_wide import CpuWide
+        from kernels_numba.launch import vocabulary_of
+        from kernels_numba.tile.cpu_vocabularies import tile
         from kernels_numba.tile.machine import POISON, Buffer, Machine
 
         spec = self.spec(pregate=pregate is not None, postgate=postgate is not None)
         machine = Machine()
-        body = CpuWide if getattr(spec, "sequences", "") == "fp32" else CpuTile
-        kernel = self.family.build(body(machine, spec.dtype), spec)
+        kernel = self.family.build(tile(machine, spec.dtype, vocabulary_of(self.family, spec)), spec)
         grid, per_worker = self.grid(self.family.workers(spec), blocks)
         stored = ELEMENT_TYPES[self.spectrum.dtype]
         poison = POISON if stored.itemsize == 2 else np.float32(np.nan)

@@ -273,6 +273,7 @@ def _mirrors(shape: Shape) -> Any:
     )
 
 
+VOCABULARY = "float"
 SIGNATURE = ("FLOATS",) * 6 + ("WORDS", "FLOATS") + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 

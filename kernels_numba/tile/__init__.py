@@ -2,9 +2,9 @@
 
 A kernel is an ordinary Python function, made by a builder that is given a *tile*: an object that holds the
 operations for one half-precision type ("fp16" or "bf16"), or those that need none ("fp32"). With
-``gpu.tile(dtype)`` the function is compiled by Numba-CUDA (``compile.py``): every operation is an intrinsic that
-emits LLVM IR and inline PTX. With ``cpu.CpuTile(machine, dtype)`` the same, unchanged function runs in NumPy on a
-``machine.Machine``, which counts what it does and raises ``KernelError`` for what a GPU leaves undefined. The two
+``gpu_vocabularies.tile(dtype)`` the function is compiled by Numba-CUDA (``compile.py``): every operation is an
+intrinsic that emits LLVM IR and inline PTX. With ``cpu.CpuTile(machine, dtype)`` the same, unchanged function runs in
+NumPy on a ``machine.Machine``, which counts what it does and raises ``KernelError`` for what a GPU leaves undefined. The two
 agree bit for bit, except for the order in which a tensor core adds up.
 
 A *fragment* is what a warp of 32 lanes holds of a matrix: the same number of 32-bit registers in every lane, each
@@ -53,6 +53,30 @@ made outside the kernel                            called inside
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+================================================== ========================================================
+
+Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core
+matrices (8 x 8 halves, ``layout.group_left_index`` and ``group_right_index``), but for data in registers.
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``team_barrier(warps)``                            ``meet(team)``: the warps of one team of the block meet
+``fence_async``                                    ``fence()``: products may read what this lane wrote, after
+                                                   the next barrier
+``store_matrices(pieces)``                         ``store(word, x)``: four registers as four core matrices
+``group_dft_rows(columns, k_tiles, ...)``          ``dft(factor, data)``: contract the rows
+``group_dft_rows_times(..., table=)``              ``dft(factor, data, source, at, alone)``: the same, rounded
+                                                   and multiplied by a complex table
+``group_dft_columns_times(columns, k_tiles, ...)`` ``dft(data, factor, source, at)``: contract the columns
+================================================== ========================================================
+
+Some kernels have a vocabulary of their own beside that (``gpu_vocabularies.py``). "float", for fp32 convolutions and
+the transforms of filters:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
 ``load_floats(pieces, count, guarded=)``           ``load(source, base, limit, at)``: float32
 ``store_floats(pieces, guarded=)``                 ``store(target, base, limit, at, x)``
 ``copy_floats(pieces, guarded=)``                  ``copy(source, base, limit, at, to_word)``: asynchronous
@@ -71,21 +95,32 @@ made outside the kernel                            called inside
 ``divide_floats``                                  and over a power of two
 ================================================== ========================================================
 
-Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core
-matrices (8 x 8 halves, ``layout.group_left_index`` and ``group_right_index``), but for data in registers.
+"linear", for linear layers:
 
 ================================================== ========================================================
 made outside the kernel                            called inside
 ================================================== ========================================================
-``team_barrier(warps)``                            ``meet(team)``: the warps of one team of the block meet
-``fence_async``                                    ``fence()``: products may read what this lane wrote, after
-                                                   the next barrier
-``store_matrices(pieces)``                         ``store(word, x)``: four registers as four core matrices
-``group_dft_rows(columns, k_tiles, ...)``          ``dft(factor, data)``: contract the rows
-``group_dft_rows_times(..., table=)``              ``dft(factor, data, source, at, alone)``: the same, rounded
-                                                   and multiplied by a complex table
-``group_dft_columns_times(columns, k_tiles, ...)`` ``dft(data, factor, source, at)``: contract the columns
+``load_chunks(pieces, guarded=, stream=)``         ``load(source, at, limit, offsets)``: 16 bytes a lane
+``places(count)``                                  ``places(first, step, last, stride, start)``: offsets
+                                                   of rows, for loads of chunks and pairs
+``load_pairs(order)``                              ``load(source, near, limit, far, limit, offsets)``
+``copy_rows(count, ...)``                          ``copy(to_half, source, at, stride, rows, valid)``
+``load_matrices(constants)``                       ``load(word)``: operands from shared memory
+``mma_add(row_tiles, column_tiles, k_tiles)``      ``mma_add(c, a, b)``: c plus the product, in float32
+``dot_add(rows, columns, words)``                  ``dot_add(sums, w, x)``: a lane's own dot products
+``zeros(count)``, ``add(count)``                   ``zeros()``, ``add(a, b)``: float32
+``sum_lanes(count)``                               ``sum_lanes(values)``: float32 sums over the warp
+``as_words(count)``, ``as_floats(count)``          the bits of float32 as words, and back
+``store_rounded``, ``store_float``                 ``store(target, at, valid, value)``: one a lane
+``store_tile(row_groups, column_tiles, halves)``   ``store(target, at, stride, rows, columns, c)``
+``store_sums(count)``, ``load_sums(count)``         ``store(target, at, stride, values)``, ``load(source,
+                                                   at, stride)``: partial sums between blocks
+``load_fresh``                                     ``load(source, at)``: what another block wrote
+``last_block``                                     ``last_block(counters, at, expected)``
+``wait_for_previous``, ``let_next_start``          order of launches that overlap
 ================================================== ========================================================
+
+"wide" has the same words as the first table: what touches sequences reads and writes float32.
 
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.
 """

@@ -10,7 +10,7 @@ Pure arithmetic is emitted without side effects, which lets the compiler schedul
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from llvmlite import ir
@@ -28,8 +28,6 @@ from kernels_numba.tile.gpu_emit import (
     statement,
     unpack,
 )
-from kernels_numba.tile.gpu_filter import GpuFilter
-from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
 from kernels_numba.tile.gpu_prefetch import GpuPrefetch
@@ -106,8 +104,8 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
-    """The vocabulary for one half-precision type ("fp16" or "bf16"), or for "fp32" alone."""
+class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup):
+    """What all vocabularies share, for one half-precision type ("fp16" or "bf16") or for "fp32"."""
 
     name = "gpu"
     small = types.int32
@@ -408,9 +406,3 @@ class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup, GpuFloat
             return result(x, a, m, b), codegen
 
         return product
-
-
-@cache
-def tile(dtype: str) -> GpuTile:
-    """The GPU's vocabulary for one half-precision type, or for "fp32"."""
-    return GpuTile(dtype)

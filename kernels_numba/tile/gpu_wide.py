@@ -6,7 +6,6 @@ rounded once on their way to shared memory or registers, results are exact as fl
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -148,7 +147,7 @@ class GpuWide(GpuTile):
         vector = {1: "", 2: ".v2", 4: ".v4"}[step]
         group = ", ".join(f"${1 + i}" for i in range(step))
         group = f"{{{group}}}" if step > 1 else group
-        widen = self._widen
+        widen = self._widen_halves
 
         @intrinsic
         def put(typing_context, target, base, limit, o0, o1, o2, o3, fragment):
@@ -177,7 +176,7 @@ class GpuWide(GpuTile):
 
         return put
 
-    def _widen(self, builder: Any, word: Any) -> list:
+    def _widen_halves(self, builder: Any, word: Any) -> list:
         """The two halves of a register as float32, exactly."""
         if self.dtype == "bf16":
             low = builder.shl(word, ir.Constant(I32, 16))
@@ -198,9 +197,3 @@ def _place(
         inside = builder.icmp_signed("<", at, limit)
         where = builder.select(inside, where, ir.Constant(I64, 0))
     return inside, global_pointer(builder, pointer, where, F32)
-
-
-@cache
-def tile(dtype: str) -> GpuWide:
-    """The GPU's vocabulary for one half-precision type and float32 sequences."""
-    return GpuWide(dtype)
