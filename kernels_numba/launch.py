@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache as cached
@@ -22,6 +23,8 @@ from kernels_numba import cache
 from kernels_numba.device import Device, device
 
 DEFAULT_SHARED_BYTES = 48 * 1024
+POINTERS = ("u", "pregate", "postgate", "y")
+"""What the arguments of a convolution's kernel that change from call to call are called."""
 
 
 class LaunchError(RuntimeError):
@@ -112,21 +115,23 @@ class LoadedKernel:
             )
         self.registers = self.kernel.attributes.num_regs
 
-    def launcher(self, grid: int, arguments: Sequence[Any]) -> Callable[..., None]:
-        """A function that launches on a stream: ``launch(stream_handle, u, pregate, postgate, y)``.
+    def launcher(
+        self, grid: int, arguments: Sequence[Any], names: Sequence[str] = POINTERS
+    ) -> Callable[..., None]:
+        """A function that launches on a stream: ``launch(stream_handle, *pointers)``, a pointer for each name.
 
-        ``arguments`` are the kernel's, as integers, with the four names in the places of these pointers. The
-        driver's array of parameters is made once and only the pointers change: the host's share of a launch is
-        then little more than the driver's own.
+        ``arguments`` are the kernel's: integers, floats (for float32), and the names in the places of the pointers
+        that change. The driver's array of parameters is made once and only the pointers change: the host's share of a
+        launch is then little more than the driver's own.
         """
         from cuda.bindings import driver
 
         where, spec = self.device, self.spec
         count = len(arguments)
-        values = (ctypes.c_uint64 * count)(*(0 if isinstance(a, str) else int(a) for a in arguments))
+        values = (ctypes.c_uint64 * count)(*map(_word, arguments))
         addresses = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
         parameters = ctypes.addressof(addresses)
-        first, second, third, last = (arguments.index(name) for name in ("u", "pregate", "postgate", "y"))
+        places = [arguments.index(name) for name in names]
         with current_device(where):
             status, function = driver.cuKernelGetFunction(self.kernel.handle)
         success, no_context = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
@@ -136,20 +141,18 @@ class LoadedKernel:
         streams: dict[int, Any] = {}
         lock = threading.Lock()
 
-        def run(handle: int, u: int, pregate: int, postgate: int, y: int) -> None:
+        def run(handle: int, *pointers: int) -> None:
             stream = streams.get(handle)
             if stream is None:
                 stream = streams[handle] = driver.CUstream(handle)
             with lock:  # the parameters belong to one launch at a time; the driver copies them
-                values[first] = u
-                values[last] = y
-                values[second] = pregate
-                values[third] = postgate
+                for place, pointer in zip(places, pointers, strict=True):
+                    values[place] = pointer
                 status = start(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
             if status != success:
                 # A host thread that has not used any GPU yet has no current context.
                 if status == no_context and not int(driver.cuCtxGetCurrent()[1]):
-                    run_there(handle, u, pregate, postgate, y)
+                    run_there(handle, *pointers)
                     return
                 raise LaunchError(f"launch of {self.describe(grid)} failed: {status.name}")
 
@@ -166,6 +169,13 @@ class LoadedKernel:
             f"{self.spec.name} (grid {grid}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes "
             f"of shared memory of at most {self.device.shared_bytes_per_block} on {self.device.name})"
         )
+
+
+def _word(argument: Any) -> int:
+    """An argument as the low bytes of a 64-bit word; 0 for the name of one that comes later."""
+    if isinstance(argument, float):
+        return int(struct.unpack("<I", struct.pack("<f", argument))[0])
+    return 0 if isinstance(argument, str) else int(argument)
 
 
 _loaded: dict[tuple[str, Any, int], LoadedKernel] = {}

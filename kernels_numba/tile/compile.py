@@ -25,6 +25,7 @@ HALVES = types.CPointer(types.int16)
 WORDS = types.CPointer(types.int32)
 FLOATS = types.CPointer(types.float32)
 INT = types.int64
+FLOAT = types.float32
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,14 @@ class Counters:
     fp32_flops: int = 0
     half_flops: int = 0
     """Flops of packed half-precision multiplies and fused multiply-adds."""
+    exponentials: int = 0
+    """Results of the special-function unit, 2^x."""
     transposes: int = 0
     """8 x 8 register transposes (``movmatrix``)."""
     barriers: int = 0
     """Block barriers, counted once per block."""
+    atomics: int = 0
+    """Read-modify-writes of device memory."""
     blocks: int = 0
     warps: int = 0
 

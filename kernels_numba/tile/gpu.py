@@ -30,6 +30,9 @@ from kernels_numba.tile.gpu_emit import (
 )
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
+from kernels_numba.tile.gpu_records import GpuRecords
+from kernels_numba.tile.gpu_rows import GpuRows
+from kernels_numba.tile.gpu_weights import GpuWeights
 
 PTX = {
     "fp16": {
@@ -101,7 +104,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves):
+class GpuTile(GpuMemory, GpuMoves, GpuRows, GpuWeights, GpuRecords):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
     name = "gpu"
