@@ -21,6 +21,7 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
         "without it"
     )
 
+from kernels_numba.decode_attention import DecodeAttention, decode_attention
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
 from kernels_numba.spectrum import Spectrum, prepare_filter
@@ -28,10 +29,12 @@ from kernels_numba.tile.counters import Counters
 
 __all__ = [
     "Counters",
+    "DecodeAttention",
     "Device",
     "FFTConv",
     "HostCopyWarning",
     "Spectrum",
+    "decode_attention",
     "device",
     "fftconv",
     "prepare_filter",

@@ -49,6 +49,28 @@ made outside the kernel                            called inside
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+``fill(count)``, ``registers(count)``, ``first``   a fragment of one number, or of up to four integers; one of it
+``as_floats(count)``, ``as_words(count)``          the same bits as float32 or as words
+``logits(tiles, capped=)``                         ``logits(products, factor, cap)``: scaled, soft-capped
+``mask(tiles, value)``                             ``mask(x, key, limits)``: ``value`` from the limit on
+``shift(tiles)``, ``outside(tiles)``               ``shift(x, shifts)``; ``outside(x, low, high)``: bits of queries
+``exponentials(count, floor=)``                    ``exponentials(x)``: e^x
+``add(count)``, ``times(count)``                   ``add(a, b)``, ``times(a, b)``: elementwise, in float32
+``add_keys``, ``max_keys``, ``sum_lanes``          ``add_keys(sums, x)``, ``max_keys(most, x)``,
+                                                   ``sum_lanes(sums)``: over the keys of a query
+``any_bits``, ``differ(count)``, ``choose(tiles)`` ``any_bits(x)`` of all lanes; ``differ(a, b)``;
+                                                   ``choose(bits, a, b)``
+``anchors(count)``, ``decays(count)``, ``decay``   ``anchors(most)``, ``decays(old, new)``: when a shift moves
+``spread(rows)``, ``scale_rows(rows, per)``        ``spread(x)``: a value a row; ``scale_rows(x, factors)``
+``weigh(rows, widths, stride, careful=)``          ``weigh(sums, weights, values, lane)``: sums += weights values
+``quotient(count)``                                ``quotient(x, total)``: zeros where the total is zero
+``consecutive_rows``, ``paged_rows``               row numbers of keys, in a contiguous cache or in pages
+``copy_rows(count, step, to_step)``                ``copy(to0, to1, source, rows, stride, at, first, end)``
+``load_chunks(count, step)``, ``load_word``        ``load(source, at, place, limit)``; ``load_word(source, at)``
+``put_rows(rows)``, ``get_float``                  numbers of rows to and from shared memory
+``store_word_pieces``, ``load_fresh_pieces``,      partial results in global memory, written by one block and
+``put_float``                                      read by another
+``fence``, ``arrive``                              ``fence()``; ``arrive(counters, at, total)``: how many came before
 ================================================== ========================================================
 
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.

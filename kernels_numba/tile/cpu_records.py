@@ -28,7 +28,7 @@ class CpuRecords:
     @staticmethod
     def consecutive_rows(count: int, step: int) -> Callable:
         """Row numbers, ``step`` apart."""
-        return lambda first: _lanes(first) + step * np.arange(count)[:, None]
+        return lambda first: (_lanes(first) + step * np.arange(count)[:, None]).astype(np.int32)
 
     def paged_rows(self, count: int, step: int, page: int) -> Callable:
         """Row numbers in a cache of pages."""
@@ -42,7 +42,7 @@ class CpuRecords:
             found = np.zeros(key.shape, np.int64)
             entries = np.minimum(table.data[where].view(np.uint32), int(pages) - 1).astype(np.int64)
             found[inside] = entries * page + (key % page)[inside]
-            return found
+            return found.astype(np.int32)
 
         return rows
 
@@ -56,7 +56,7 @@ class CpuRecords:
             for i in range(count):
                 to = _lanes(to1 if i % 2 else to0) + i * to_step
                 inside = _lanes(first) + i * step < end
-                copy(to, source, rows[i] * int(stride) + _lanes(at), inside)
+                copy(to, source, rows[i].astype(np.int64) * int(stride) + _lanes(at), inside)
 
         return copies
 
