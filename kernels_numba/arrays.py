@@ -55,6 +55,25 @@ class Adapter(ABC):
 
         return read
 
+    def strided_reader(self, example: Any) -> Callable[[Any], int]:
+        """As :meth:`reader`, for an array that need not be contiguous; its strides are those of the example."""
+        place, shape, dtype, strides = (
+            self.index(example),
+            example.shape,
+            example.dtype,
+            self.strides(example),
+        )
+
+        def read(x: Any) -> int:
+            same = x.shape == shape and x.dtype == dtype and self.strides(x) == strides
+            return self.pointer(x) if same and self.index(x) == place else 0
+
+        return read
+
+    def strides(self, x: Any) -> tuple[int, ...]:
+        """Elements from one index to the next, for each axis."""
+        return tuple(step // x.dtype.itemsize for step in x.strides)
+
     @abstractmethod
     def pointer(self, x: Any) -> int:
         """Address of the first element."""
@@ -130,6 +149,9 @@ class TorchAdapter(Adapter):
             return 0
 
         return read
+
+    def strides(self, x: Any) -> tuple[int, ...]:
+        return x.stride()
 
     def stream(self, index: int) -> int:
         return self.torch._C._cuda_getCurrentRawStream(index)

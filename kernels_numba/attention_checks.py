@@ -50,6 +50,13 @@ def check_shapes(
     return (batch, tokens, heads, size), (kv[0], kv[1], kv[2], kv[3])
 
 
+def fit_strides(strides: tuple[int, ...], page: int) -> bool:
+    """Whether the kernel can read a cache: 16-byte pieces of heads, and pages that follow one another."""
+    first, key, head, element = strides
+    paged = first == page * key if page else True
+    return element == 1 and min(strides) >= 0 and not (first % 8 or key % 8 or head % 8) and paged
+
+
 def check_scheme(phi: Any, bounds: Any, variant: str) -> tuple[float, tuple[float, float]]:
     """Shift and bounds as numbers, checked if given; "async" needs both."""
     if variant not in VARIANTS:

@@ -32,6 +32,7 @@ from kernels_numba.attention_checks import (
     check_host_table,
     check_scheme,
     check_shapes,
+    fit_strides,
     positive,
 )
 from kernels_numba.device import Device, device
@@ -64,9 +65,10 @@ def decode_attention(
 
     Args:
         q: the last T (1 to 8) tokens of each sequence, fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k_cache: keys [B, L, Hkv, D], dtype of q, contiguous; [pages, page, Hkv, D] with a block table. Hq is 1 to 16
-            times Hkv, D 64 to 256 in steps of 8.
-        v_cache: values, shaped and typed as the keys.
+        k_cache: keys [B, L, Hkv, D], dtype of q; [pages, page, Hkv, D] with a block table. Hq is 1 to 16 times Hkv,
+            D 64 to 256 in steps of 8. Each head of a key is contiguous; heads, keys and sequences lie in any order, so
+            [B, Hkv, L, D] transposed will do, but pages follow one another.
+        v_cache: values, shaped and typed as the keys, with their strides.
         phi: the shift of "async", of logits after scale and soft cap.
         bounds: (a, b), open: a row any of whose logits has ``x - phi`` outside is recomputed with its maximum. Float32
             holds the exponentials, so a is at least -60 and b at most 40.
@@ -150,6 +152,8 @@ class DecodeAttention:
             raise ValueError(f"splits: expected a whole number of parts, at least one; got {splits!r}")
         self.splits = None if splits is None else int(splits)
         self.group = heads // self.kv_heads
+        _, keys, kv_heads, _ = self.cache_shape
+        self._contiguous = (keys * kv_heads * size, kv_heads * size, size, 1)
         self._launches: dict[tuple, tuple[Callable[..., None], Workspaces | None]] = {}
         self._known: dict[type, tuple[int | None, Adapter, dict[str, Callable[[Any], int]]]] = {}
 
@@ -185,12 +189,18 @@ class DecodeAttention:
                 "block_table: prepared for contiguous caches" if self.blocks is None
                 else f"block_table: prepared for pages of {self.page} keys, so a table [B, {self.blocks}] is needed"
             )  # fmt: skip
+        strides = adapter.strides(k_cache)
+        if adapter.strides(v_cache) != strides:
+            raise ValueError(
+                f"v_cache: expected the strides of k_cache, {strides}; got {adapter.strides(v_cache)}; copy one of them"
+            )
         at_n = 0 if seqlens is None else address("seqlens", seqlens)
         at_t = 0 if block_table is None else address("block_table", block_table)
         key = (
             index,
             0 if seqlens is None else seqlens.dtype.itemsize,
             0 if block_table is None else block_table.dtype.itemsize,
+            strides,
         )
         launch, spaces = self._launches.get(key) or self._launch(key)
         stream = adapter.stream(index)
@@ -233,15 +243,18 @@ class DecodeAttention:
         if adapter.index(x) != index:
             there, here = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
             raise ValueError(f"{role} is in {there} and q in {here}; move them to one place")
-        if not adapter.contiguous(x):
+        cache = role in ("k_cache", "v_cache")
+        if not (fit_strides(adapter.strides(x), self.page) if cache else adapter.contiguous(x)):
             raise ValueError(
-                f"{role}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
+                f"{role}: expected {'contiguous heads, at multiples of 8 elements' if cache else 'a contiguous array'}"
+                f"{', and pages one after the other' if cache and self.page else ''}; got strides "
+                f"{adapter.strides(x)}; copy it, e.g. with .contiguous()"
             )
         address = adapter.pointer(x)
         if index is not None and not whole and address % 16:
             raise ValueError(f"{role}: expected an array on a 16-byte boundary; copy it, e.g. with .clone()")
         if type(mine) is type(adapter):
-            read = adapter.reader(x)
+            read = adapter.strided_reader(x) if cache else adapter.reader(x)
             readers[role] = read if whole else (lambda x: 0 if (at := read(x)) & 15 else at)
         return address
 
@@ -277,27 +290,32 @@ class DecodeAttention:
         units = self.units(spec)
         return 0 if splits == 1 else 4 * units * (splits * spec.record_words + 1)
 
-    def _launch(self, key: tuple[int, int, int]) -> tuple[Callable[..., None], Workspaces | None]:
+    def _launch(
+        self, key: tuple[int, int, int, tuple[int, ...]]
+    ) -> tuple[Callable[..., None], Workspaces | None]:
         """The launch for a GPU and the sizes of integers; made at first use."""
         from kernels_numba import launch
 
         if key in self._launches:
             return self._launches[key]
-        index, length_bytes, entry_bytes = key
+        index, length_bytes, entry_bytes, strides = key
         spec = self.spec(lengths=length_bytes > 0, where=device(index))
         loaded = launch.load(split_decode, spec, index)
         splits = self.splits_on(spec, (device(index).sm_count or 1) * loaded.blocks_per_sm)
         units = self.units(spec)
         spaces = Workspaces(index, units * splits * spec.record_words, units) if splits > 1 else None
-        arguments = (*NAMES, *self._scalars(splits, length_bytes // 4, entry_bytes // 4))
+        arguments = (*NAMES, *self._scalars(splits, strides, length_bytes // 4, entry_bytes // 4))
         made = self._launches[key] = (loaded.launcher(units * splits, arguments, NAMES), spaces)
         return made
 
-    def _scalars(self, splits: int, length_words: int, entry_words: int) -> tuple[Any, ...]:
+    def _scalars(
+        self, splits: int, strides: tuple[int, ...], length_words: int, entry_words: int
+    ) -> tuple[Any, ...]:
         pages = self.cache_shape[0] if self.page else 0
         row = (self.blocks or 0) * entry_words
         numbers = (self.phi, *self.bounds, self.scale, self.softcap or 1.0)
-        return (self.kv_heads, self.room, splits, length_words, entry_words, row, pages, *map(float, numbers))
+        sizes = (self.kv_heads, self.room, splits, *strides[:3])
+        return (*sizes, length_words, entry_words, row, pages, *map(float, numbers))
 
     def _run_on_host(
         self, adapter: Adapter, q: Any, k: Any, v: Any, seqlens: Any, table: Any, out: Any
@@ -321,11 +339,12 @@ class DecodeAttention:
         )
         index = device_index()
         lengths, entries = self._host_integers(seqlens, table)
-        host = [adapter_of(x, "q").host(x) for x in (q, k, v)]
+        host = [np.ascontiguousarray(adapter_of(x, "q").host(x)) for x in (q, k, v)]
         there = [DeviceBuffer.of(x, index) for x in host]
         small = [None if x is None else DeviceBuffer.of(x, index) for x in (lengths, entries)]
         result = DeviceBuffer(index, self.shape, HALF_TYPES[self.dtype])
-        launch, spaces = self._launch((index, 0 if lengths is None else 4, 0 if entries is None else 4))
+        key = (index, 0 if lengths is None else 4, 0 if entries is None else 4, self._contiguous)
+        launch, spaces = self._launch(key)
         pointers = [x.pointer for x in (*there, result)] + [0 if x is None else x.pointer for x in small]
         launch(0, *pointers, *(spaces.of(0) if spaces else (0, 0)))
         _write(out, adapter_of(out, "out"), result.host())
@@ -366,15 +385,18 @@ class DecodeAttention:
         arrivals = np.zeros(units, np.int32)
         buffers = [
             Buffer("q", _bits(q)),
-            Buffer("k", _bits(k_cache)),
-            Buffer("v", _bits(v_cache)),
+            Buffer("k", _bits(_row_major(k_cache))),
+            Buffer("v", _bits(_row_major(v_cache))),
             Buffer("out", result),
             Buffer("lengths", nothing if lengths is None else lengths),
             Buffer("table", nothing if table is None else table.reshape(-1)),
             Buffer("partials", _aligned(poison).view(np.int32)),
             Buffer("arrivals", arrivals),
         ]
-        scalars = [np.float32(x) if isinstance(x, float) else x for x in self._scalars(splits, 1, 1)]
+        scalars = [
+            np.float32(x) if isinstance(x, float) else x
+            for x in self._scalars(splits, self._contiguous, 1, 1)
+        ]
         words = spec.shared_bytes // 4
         counters = machine.run(kernel, units * splits, spec.warps, words, [*buffers, *scalars])
         assert not arrivals.any()
@@ -383,6 +405,10 @@ class DecodeAttention:
             return values, counters
         _write(out, adapter_of(out, "out"), values)
         return out, counters
+
+
+def _row_major(x: Any) -> NDArray:
+    return np.ascontiguousarray(adapter_of(x, "k_cache").host(x))
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -14,6 +14,8 @@ KEYS = 16
 WEIGHT_STRIDE = 20
 """Words from one row's weights of a tile to the next one's: lanes then write to different banks."""
 MOST_ROWS = 16
+MOST_MULTIPLIED = 4
+"""Rows up to which multiply-adds on values keep up with memory; from there on tensor cores take them."""
 RING_BYTES = 24 * 1024
 """Of keys and values that a warp keeps under way."""
 
@@ -23,6 +25,7 @@ class Spec:
     """What is compiled into a kernel: sizes, format and scheme.
 
     ``page``: keys of a page, 0 for a contiguous cache. ``lengths``: sequences have lengths of their own.
+    ``products``: values are weighed on tensor cores, with weights rounded to TF32, instead of by multiply-adds.
     """
 
     head_size: int
@@ -33,8 +36,10 @@ class Spec:
     capped: bool = False
     lengths: bool = False
     page: int = 0
+    products: bool = False
     warps: int = 4
     stages: int = 3
+    hint: str = ""
 
     @property
     def rows(self) -> int:
@@ -90,7 +95,12 @@ class Spec:
     @property
     def ring_words(self) -> int:
         """Words of a warp's ring of stages."""
-        return max(self.stages * self.stage_words, self.record_words)
+        return max(self.stages * self.stage_words, self.result_rows * (self.value_size + 2))
+
+    @property
+    def result_rows(self) -> int:
+        """Rows that a warp leaves results of: tensor cores make them in eights."""
+        return 8 * self.query_tiles if self.products else self.unit_rows
 
     @property
     def shared_bytes(self) -> int:
@@ -109,6 +119,7 @@ class Spec:
         parts += ["sync" if self.sync else "async"]
         parts += [word for word, on in (("capped", self.capped), ("lengths", self.lengths)) if on]
         parts += [f"page{self.page}"] if self.page else []
+        parts += [] if (self.warps, self.stages) == (4, 3) else [f"w{self.warps}x{self.stages}"]
         return "decode_attention_" + "_".join(parts)
 
 
@@ -127,9 +138,10 @@ def make_spec(
     padded = next(n for n in (64, 128, 256) if n >= head_size)
     depth = stages or max(3, RING_BYTES // (4 * KEYS * padded))
     spec = Spec(head_size, group, tokens, dtype, warps=warps, stages=depth, **settings)
+    if "products" not in settings:
+        spec = replace(spec, products=spec.unit_rows > MOST_MULTIPLIED)
     while spec.shared_bytes > shared_limit and spec.stages > 2:
-        depth -= 1
-        spec = Spec(head_size, group, tokens, dtype, warps=warps, stages=depth, **settings)
+        spec = replace(spec, stages=spec.stages - 1)
     return spec
 
 

@@ -24,20 +24,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba.decode_pieces import half_pieces, key_pieces, product_pieces, row_pieces, weight_pieces
 from kernels_numba.decode_spec import KEYS, WEIGHT_STRIDE, Spec, make_spec, min_blocks
 from kernels_numba.tile.layout import WARP
 
-SIGNATURE = ("HALVES",) * 4 + ("WORDS",) * 4 + ("INT",) * 7 + ("FLOAT",) * 5
+SIGNATURE = ("HALVES",) * 4 + ("WORDS",) * 4 + ("INT",) * 10 + ("FLOAT",) * 5
 """Kinds of the kernel's arguments, for the compiler."""
 
 
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile``.
 
-    Arguments: halves ``q`` [B, T, Hq, D], ``k`` and ``v`` (contiguous [B, L, Hkv, D] or pages [.., page, Hkv, D]),
-    ``out`` as q; words ``lengths``, ``table``, ``partials`` [units, splits, record], ``arrivals`` [units] (zeros before
-    and after); key heads, L, splits, words from one length to the next, from one page number to the next and from one
-    row of the table to the next, pages; float32 phi, a, b, scale, cap.
+    Arguments: halves ``q`` [B, T, Hq, D], ``k`` and ``v`` ([B, L, Hkv, D] or pages [.., page, Hkv, D]), ``out`` as q;
+    words ``lengths``, ``table``, ``partials`` [units, splits, record], ``arrivals`` [units] (zeros before and after);
+    key heads, L, splits; elements from one sequence, key and head of the caches to the next; words from one length to
+    the next, from one page number to the next and from one row of the table to the next; pages; float32 phi, a, b,
+    scale, cap.
     """
     d, group, tokens, rows = spec.head_size, spec.group, spec.tokens, spec.rows
     unit_rows, row_tiles, tiles = spec.unit_rows, spec.row_tiles, spec.query_tiles
@@ -46,13 +48,15 @@ def build(tile: Any, spec: Spec) -> Any:
     stage_words, warp_words, ring_words = spec.stage_words, spec.warp_words, spec.ring_words
     shared_words, record_words = warps * spec.warp_words, spec.record_words
     per, chunks, k_tiles = sum(widths), spec.contracted // 32, spec.contracted // 16
+    sums_count = 16 * tiles * (size // 64) if spec.products else unit_rows * per
     row_words = padded // 2
     lanes_per_row = padded // 8
     rows_per_copy = WARP // lanes_per_row
     copies = KEYS // rows_per_copy
     careful_tiles = tokens > 1
     negative = float("-inf")
-    at_most, at_total = unit_rows * size, unit_rows * (size + 1)
+    at_most, at_total = spec.result_rows * size, spec.result_rows * (size + 1)
+    by_products = spec.products
 
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -72,13 +76,13 @@ def build(tile: Any, spec: Spec) -> Any:
     word, arrive, any_bits, decay = tile.load_word, tile.arrive, tile.any_bits, tile.decay
     consecutive = tile.consecutive_rows(copies, rows_per_copy)
     paged = tile.paged_rows(copies, rows_per_copy, page or 1)
-    copy = tile.copy_rows(copies, rows_per_copy, rows_per_copy * padded)
+    copy = tile.copy_rows(copies, rows_per_copy, rows_per_copy * padded, spec.hint)
     load_query, join = tile.load_chunks(chunks, 32), tile.join
     # Registers of both columns of queries, chunk by chunk -> B operand registers.
     to_b = tile.select(
         tuple(n * 4 * chunks + 2 * k + r for k in range(k_tiles) for n in range(tiles) for r in range(2))
     )
-    load_keys = tile.load_pieces(_key_pieces(chunks, row_words), 4 * k_tiles)
+    load_keys = tile.load_pieces(key_pieces(chunks, row_words), 4 * k_tiles)
     product = tile.mma(1, tiles, k_tiles)
     logits, mask, mark = (
         tile.logits(tiles, capped=spec.capped),
@@ -91,34 +95,38 @@ def build(tile: Any, spec: Spec) -> Any:
     add_keys, max_keys, sum_lanes = tile.add_keys(tiles), tile.max_keys(tiles), tile.sum_lanes(tiles)
     differ, choose = tile.differ(2 * tiles), tile.choose(tiles)
     anchors, decays, times = tile.anchors(2 * tiles), tile.decays(2 * tiles), tile.times(2 * tiles)
-    fill, fill_sums, fill_row = tile.fill(2 * tiles), tile.fill(unit_rows * per), tile.fill(per)
-    spread, scale_rows = tile.spread(unit_rows), tile.scale_rows(unit_rows, per)
+    fill, fill_sums, fill_row = tile.fill(2 * tiles), tile.fill(sums_count), tile.fill(per)
+    spread = tile.spread(unit_rows)
     weight_words = tile.as_words(4 * tiles)
-    put_weights = tile.store_shared_pieces(
-        tuple(
-            ((y), 8 * n * WEIGHT_STRIDE + e * WEIGHT_STRIDE, ((y * tiles + n) * 2 + e,))
-            for y in range(2)
-            for n in range(tiles)
-            for e in range(2)
-        )
-    )
-    weigh = tile.weigh(unit_rows, widths, row_words)
-    weigh_carefully = tile.weigh(unit_rows, widths, row_words, careful=True)
+    put_weights = tile.store_shared_pieces(weight_pieces(tiles))
+    if spec.products:
+        shape = (tiles, size // 64, row_words)
+        weigh, weigh_carefully = tile.weigh_products(*shape), tile.weigh_products(*shape, careful=True)
+        factors_of, scale_sums = tile.select(tuple(range(2 * tiles))), tile.scale_queries(*shape[:2])
+        put_sums = tile.store_shared_pieces(product_pieces(tiles, size))
+    else:
+        weigh = tile.weigh(unit_rows, widths, row_words)
+        weigh_carefully = tile.weigh(unit_rows, widths, row_words, careful=True)
+        factors_of, scale_sums = spread, tile.scale_rows(unit_rows, per)
+        put_sums = tile.store_shared_pieces(row_pieces(unit_rows, widths, size))
+    # Where the values' chunks go: turned by the key for tensor cores, which read two chunks of four keys at once.
+    turn_values = 2 if spec.products else 0
+    # From one copy to the next, the key moves on by so many.
+    turn1, turn2, turn3 = (turn_values * (i * rows_per_copy & 3) for i in (1, 2, 3))
     sum_words, row_as_words, row_as_floats = (
-        tile.as_words(unit_rows * per),
+        tile.as_words(sums_count),
         tile.as_words(per),
         tile.as_floats(per),
     )
-    put_sums = tile.store_shared_pieces(_row_pieces(unit_rows, widths, size))
-    put_row = tile.store_shared_pieces(_row_pieces(1, widths, size))
-    get_row = tile.load_pieces(_row_pieces(1, widths, size), per)
+    put_row = tile.store_shared_pieces(row_pieces(1, widths, size))
+    get_row = tile.load_pieces(row_pieces(1, widths, size), per)
     put_rows, put_one, get_float = tile.put_rows(unit_rows), tile.put_rows(1), tile.get_float
     fill_one = tile.fill(1)
     scale, add, quotient = tile.scale(per), tile.add(per), tile.quotient(per)
     pack = tile.pack(per // 2)
-    put_out = tile.store_pieces(_half_pieces(widths), min(widths), guarded=True)
-    put_record = tile.store_word_pieces(_row_pieces(1, widths, size))
-    get_record = tile.load_fresh_pieces(_row_pieces(1, widths, size), per)
+    put_out = tile.store_pieces(half_pieces(widths), min(widths), guarded=True)
+    put_record = tile.store_word_pieces(row_pieces(1, widths, size))
+    get_record = tile.load_fresh_pieces(row_pieces(1, widths, size), per)
     get_number = tile.load_fresh_pieces(((0, 0, (0,)),), 1)
     put_float = tile.put_float
     one_float, tell, told = (
@@ -130,27 +138,10 @@ def build(tile: Any, spec: Spec) -> Any:
     two = tiles == 2
 
     def kernel(
-        q,
-        k,
-        v,
-        out,
-        lengths,
-        table,
-        partials,
-        arrivals,
-        heads,
-        room,
-        splits,
-        length_step,
-        page_step,
-        table_row,
-        pages,
-        phi,
-        low,
-        high,
-        factor,
-        cap,
-    ):
+        q, k, v, out, lengths, table, partials, arrivals,
+        heads, room, splits, sequence_stride, key_stride, head_stride, length_step, page_step, table_row, pages,
+        phi, low, high, factor, cap,
+    ):  # fmt: skip
         index = small(lane())
         w = small(warp())
         g = small(index >> 2)
@@ -180,11 +171,15 @@ def build(tile: Any, spec: Spec) -> Any:
         turned = small((row & 1) << 2) if rows_per_copy > 1 else small(0)
         key_even = small(row * padded + ((chunk ^ turned) << 3))
         key_odd = key_even if rows_per_copy > 1 else small((chunk ^ 4) << 3)
-        value_to = small(KEYS * padded + row * padded + (chunk << 3))
-        stride = int64(heads) * d
-        column = int64(head) * d + (chunk << 3)
+        turned = small(chunk ^ (turn_values * (row & 3)))
+        value_to = small(KEYS * padded + row * padded)
+        v0 = small(value_to + (turned << 3))
+        v1 = small(value_to + ((turned ^ turn1) << 3))
+        v2 = small(value_to + ((turned ^ turn2) << 3))
+        v3 = small(value_to + ((turned ^ turn3) << 3))
+        column = int64(head) * head_stride + (chunk << 3)
         if page == 0:
-            column = column + int64(b) * room * stride
+            column = column + int64(b) * sequence_stride
         live = small((chunk << 3) < d)
         end = small(n * live)  # a lane past the row's end copies zeros
         table_at = int64(b) * table_row
@@ -243,8 +238,10 @@ def build(tile: Any, spec: Spec) -> Any:
                         places = paged(key, end, table, table_at, page_step, pages)
                     else:
                         places = consecutive(key)
-                    copy(to + key_even, to + key_odd, k, places, stride, column, key, end)
-                    copy(to + value_to, to + value_to, v, places, stride, column, key, end)
+                    k0 = small(to + key_even)
+                    k1 = small(to + key_odd)
+                    copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
+                    copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
                 commit()
                 ahead = small(ahead + warps)
                 fetch = small(fetch + 1)
@@ -257,8 +254,10 @@ def build(tile: Any, spec: Spec) -> Any:
                         places = paged(key, end, table, table_at, page_step, pages)
                     else:
                         places = consecutive(key)
-                    copy(to + key_even, to + key_odd, k, places, stride, column, key, end)
-                    copy(to + value_to, to + value_to, v, places, stride, column, key, end)
+                    k0 = small(to + key_even)
+                    k1 = small(to + key_odd)
+                    copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
+                    copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
                 commit()
                 ahead = small(ahead + warps)
                 fetch = small(fetch + 1 if fetch + 1 < stages else 0)
@@ -272,7 +271,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     if any_bits(differ(most, top)) != 0:
                         drop = choose(chosen, decays(most, top), fill(1.0))
                         totals = times(totals, drop)
-                        sums = scale_rows(sums, spread(drop))
+                        sums = scale_sums(sums, factors_of(drop))
                     most = top
                     used = choose(chosen, anchors(top), shifts)
                     p = exp_floor(shift(x, used))
@@ -300,7 +299,10 @@ def build(tile: Any, spec: Spec) -> Any:
                 if chosen == 0:
                     turn = small(2)
 
-        put_sums(mine + 4 * index, mine + 2 * index, 0, 0, sum_words(sums))
+        if by_products:
+            put_sums(mine + 2 * t * size + 8 * g, 0, 0, 0, sum_words(sums))
+        else:
+            put_sums(mine + 4 * index, mine + 2 * index, 0, 0, sum_words(sums))
         put_rows(mine + at_most, spread(choose(chosen, most, shifts)))
         put_rows(mine + at_total, spread(sum_lanes(totals)))
         unit = small((b * heads + head) * row_tiles + row_tile)
@@ -317,8 +319,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     while i < splits:
                         record = (int64(unit) * splits + i) * record_words
                         o2 = row_as_floats(get_record(partials, record + j * size, 4 * index, 2 * index))
-                        m2 = first_of(one_float(get_number(partials, record + at_most + j, 0, 0)))
-                        l2 = first_of(one_float(get_number(partials, record + at_total + j, 0, 0)))
+                        m2 = first_of(one_float(get_number(partials, record + unit_rows * size + j, 0, 0)))
+                        l2 = first_of(
+                            one_float(get_number(partials, record + unit_rows * (size + 1) + j, 0, 0))
+                        )
                         if l2 != zero:
                             if l == zero:
                                 m = m2
@@ -376,8 +380,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 else:
                     record = (int64(unit) * splits + split) * record_words
                     put_record(partials, record + r * size, 4 * index, 2 * index, row_as_words(o))
-                    put_float(partials, record + at_most + r, m)
-                    put_float(partials, record + at_total + r, l)
+                    put_float(partials, record + unit_rows * size + r, m)
+                    put_float(partials, record + unit_rows * (size + 1) + r, l)
                 r = small(r + warps)
             stage = small(stage + 1)
             if splits == 1:
@@ -394,38 +398,6 @@ def build(tile: Any, spec: Spec) -> Any:
                     stage = small(2)
 
     return kernel
-
-
-def _key_pieces(chunks: int, row_words: int) -> Any:
-    """A operand registers from a tile of keys: lane 4 g + t reads 8 elements of keys g and g + 8 for each chunk of 32.
-
-    The contraction runs over elements in the order that these reads give, which is that of the queries too.
-    """
-    return tuple(
-        (c % 2, 16 * (c - c % 2) + 8 * y * row_words, tuple(8 * c + y + 2 * i for i in range(4)))
-        for y in range(2)
-        for c in range(chunks)
-    )
-
-
-def _row_pieces(rows: int, widths: tuple[int, ...], size: int) -> Any:
-    """Registers of rows of float32 sums by place: offset 0 for blocks of four a lane, 1 for those of two."""
-    pieces, register = [], 0
-    for row in range(rows):
-        at = row * size
-        for width in widths:
-            pieces.append((0 if width == 4 else 1, at, tuple(range(register, register + width))))
-            register += width
-            at += 32 * width
-    return tuple(pieces)
-
-
-def _half_pieces(widths: tuple[int, ...]) -> Any:
-    """The same for one row of packed halves."""
-    return tuple(
-        (which, constant, tuple(r // 2 for r in registers[::2]))
-        for which, constant, registers in _row_pieces(1, widths, 0)
-    )
 
 
 __all__ = ["SIGNATURE", "build", "make_spec", "min_blocks"]

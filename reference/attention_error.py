@@ -13,8 +13,9 @@ where e_j bounds the relative error of the unnormalised weight of key j, and the
     (2.5 d_j + 9 + m) u'             the exponential at a distance d_j from the shift, and m additions one after the
                                      other: `softmax_shift_bound`
 
-d_j is |x_j - max| for "sync"; to which "async" adds |x_j - phi|. This is a worst case, and yet the first term leads:
-with d = 23 and m = 1000 the others come to 10^-4 of sum w |v|.
+d_j is |x_j - max| for "sync"; to which "async" adds |x_j - phi|. Where weights are rounded to TF32 for a tensor core,
+2^-11 sum w |v| comes on top. This is a worst case, and yet the first term leads: with d = 23 and m = 1000 the sum's e_j
+come to 10^-4.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def attention_tolerance(
     *,
     dtype: object,
     additions: int | None = None,
+    tf32: bool = False,
     phi: float | None = None,
     scale: float | None = None,
     softcap: float | None = None,
@@ -54,6 +56,7 @@ def attention_tolerance(
         v_cache: values.
         dtype: what the result is rounded to.
         additions: m, the longest chain of additions; None: as many as a token sees keys.
+        tf32: whether weights are rounded to TF32.
         phi: the shift of "async"; None: "sync".
         scale: as in `decode_attention`.
         softcap: as in `decode_attention`.
@@ -86,7 +89,7 @@ def attention_tolerance(
             m = x.shape[-1] if additions is None else additions
             e = _SINGLE * (2 * d * terms + 8 * (softcap or 0.0) + 2.5 * distance + 9 + m)
             e = np.where(w > 0, e, 0.0)  # a key without weight may have an infinite logit
-            both = w * (e + np.sum(w * e, axis=-1, keepdims=True))
+            both = w * (tf32 * 2.0**-11 + e + np.sum(w * e, axis=-1, keepdims=True))
             bound[b, t] += (both @ np.abs(values).transpose(1, 0, 2)).reshape(bound.shape[2:])
     # A result below the normal range is rounded to its spacing there.
     return bound + (2.0**-25 if unit_roundoff(dtype) == 2.0**-11 else 2.0**-134)

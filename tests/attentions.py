@@ -110,6 +110,7 @@ class Case(NamedTuple):
             p.k,
             p.v,
             dtype=self.dtype,
+            tf32=self.tokens * self.group > 4,
             phi=self.phi if self.variant == "async" else None,
             scale=self.scale,
             softcap=self.softcap,

@@ -340,7 +340,7 @@ def paged_rows(tile: Any) -> Callable:
 
 @row("copy_rows", shared_words=512, n=6)
 def copy_rows(tile: Any) -> Callable:
-    """Four copies of two rows of 128 elements, the second and fourth to the places after; keys from n on are zeros."""
+    """Four copies of two rows of 128 elements, chunks in four orders; keys from n on are zeros."""
     lane, rows, copy = tile.lane, tile.consecutive_rows(4, 2), tile.copy_rows(4, 2, 256)
     commit, wait, sync = tile.commit, tile.wait(0), tile.warp_sync
     load, put = tile.load_shared(16, 4), _put(tile, 16)
@@ -349,7 +349,18 @@ def copy_rows(tile: Any) -> Callable:
         index = lane()
         half = index >> 4
         chunk = 8 * (index & 15)
-        copy(128 * half + chunk, 128 * half + (chunk ^ 32), h, rows(1 + half), 136, chunk + 8, 1 + half, n)
+        copy(
+            128 * half + chunk,
+            128 * half + (chunk ^ 32),
+            128 * half + (chunk ^ 8),
+            128 * half + (chunk ^ 64),
+            h,
+            rows(1 + half),
+            136,
+            chunk + 8,
+            1 + half,
+            n,
+        )
         commit()
         wait()
         sync()

@@ -192,7 +192,7 @@ def expect_copy_rows(spec: Tiny, data: Data) -> NDArray:
         for half in range(2):
             key = 1 + half + 2 * i
             for chunk in range(16):
-                to = chunk ^ 4 if i % 2 else chunk
+                to = chunk ^ (0, 4, 1, 8)[i]
                 start = 136 * key + 8 * chunk + 8
                 shared[2 * i + half, 8 * to : 8 * to + 8] = data.h[start : start + 8] if key < spec.n else 0
     return fragment_of(shared.reshape(-1).view(np.int32), 16)

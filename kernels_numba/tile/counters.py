@@ -25,6 +25,8 @@ class Counters:
     """Wavefronts beyond the fewest that the bytes of each instruction need."""
     mma_m16n8k16: int = 0
     """Tensor-core instructions; 4096 flops each."""
+    mma_m16n8k8: int = 0
+    """Tensor-core instructions on TF32; 2048 flops each."""
     fp32_flops: int = 0
     half_flops: int = 0
     """Flops of packed half-precision multiplies and fused multiply-adds."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
+from kernels_numba.tile.cpu_weights import CpuWeights
 from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
 
@@ -41,7 +42,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuRows, CpuRecords):
+class CpuTile(CpuMemory, CpuRows, CpuWeights, CpuRecords):
     """The vocabulary for one half-precision type, bound to a machine."""
 
     name = "cpu"

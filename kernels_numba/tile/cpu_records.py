@@ -46,15 +46,14 @@ class CpuRecords:
 
         return rows
 
-    def copy_rows(self, count: int, step: int, to_step: int) -> Callable:
+    def copy_rows(self, count: int, step: int, to_step: int, hint: str = "") -> Callable:
         """Asynchronous copies of 8 elements, one a row."""
         copy = self.copy_async(8)
 
-        def copies(
-            to0: Any, to1: Any, source: Buffer, rows: Fragment, stride: Any, at: Any, first: Any, end: Any
-        ) -> None:
+        def copies(*arguments: Any) -> None:
+            *places, source, rows, stride, at, first, end = arguments
             for i in range(count):
-                to = _lanes(to1 if i % 2 else to0) + i * to_step
+                to = _lanes(places[i % 4]) + i * to_step
                 inside = _lanes(first) + i * step < end
                 copy(to, source, rows[i].astype(np.int64) * int(stride) + _lanes(at), inside)
 

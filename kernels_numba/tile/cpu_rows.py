@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.layout import HALF_TYPES, THREAD, WARP
+from kernels_numba.tile.layout import THREAD, WARP
 from kernels_numba.tile.machine import Machine
 
 Fragment = NDArray
 
-KEYS = 16
-WEIGHT_STRIDE = 20
 LOG2E = np.float32(1.4426950408889634)
 TINY = np.float32(2.0**-126)
 EXPECTED: dict[str, Any] = {"invalid": "ignore", "over": "ignore", "under": "ignore", "divide": "ignore"}
@@ -229,75 +227,3 @@ class CpuRows:
     def decay(self, old: np.float32, new: np.float32) -> np.float32:
         """As :meth:`decays`, of two numbers."""
         return np.float32(self.decays(1)(old, new))
-
-    # ---- rows ------------------------------------------------------------------------------------------------
-    @staticmethod
-    def spread(rows: int) -> Callable:
-        """Query registers as a row fragment."""
-        r = np.arange(rows)
-        register, lane = 2 * (r // 8) + r % 2, r % 8 // 2
-        return lambda x: np.repeat(x[register, lane][:, None], WARP, axis=1)
-
-    def scale_rows(self, rows: int, per: int) -> Callable:
-        """``per`` registers of each row times the row's factor."""
-
-        def scaled(values: Fragment, factors: Fragment) -> Fragment:
-            self._flops(values.size)
-            with np.errstate(**EXPECTED):
-                return values * np.repeat(factors, per, axis=0)
-
-        return scaled
-
-    def quotient(self, count: int) -> Callable:
-        """Values / total; zeros where the total is zero."""
-
-        def divided(values: Fragment, total: np.float32) -> Fragment:
-            self._flops(2 * values.size)
-            total = np.float32(total)
-            with np.errstate(**EXPECTED):
-                inverse = np.float32(1) / total
-                return np.where(total == 0, np.float32(0), values * inverse)
-
-        return divided
-
-    def weigh(self, rows: int, widths: tuple[int, ...], stride: int, *, careful: bool = False) -> Callable:
-        """Add 16 values of halves, each times its weight, in float32 and in the order of the keys."""
-        per = sum(widths)
-
-        def added(sums: Fragment, weights: Any, values: Any, lane: Any) -> Fragment:
-            machine = self.machine
-            lanes = np.arange(WARP)
-            everyone = np.zeros(WARP, np.int64)
-            w = np.empty((rows, KEYS), np.float32)
-            for row in range(rows):
-                for quad in range(KEYS // 4):
-                    at = int(weights) + WEIGHT_STRIDE * row + 4 * quad + everyone
-                    machine.count_shared(at, 4, write=False)
-                    words = machine.shared.read(machine.warp, at + np.arange(4)[:, None], machine.epoch)
-                    w[row, 4 * quad : 4 * quad + 4] = words[:, 0].view(np.float32)
-            v = np.empty((KEYS, per, WARP), np.float32)
-            for key in range(KEYS):
-                start, register = int(values) + key * stride, 0
-                for width in widths:
-                    place = start + lanes * (width // 2)
-                    machine.count_shared(place, width // 2, write=False)
-                    index = place + np.arange(width // 2)[:, None]
-                    words = machine.shared.read(machine.warp, index, machine.epoch)
-                    both = np.ascontiguousarray(words).view(HALF_TYPES[self.dtype])
-                    halves = both.reshape(width // 2, WARP, 2).transpose(0, 2, 1).reshape(width, WARP)
-                    with np.errstate(invalid="ignore"):  # a signalling NaN
-                        v[key, register : register + width] = halves
-                    start += 16 * width
-                    register += width
-            self._flops(2 * rows * KEYS * per * WARP)
-            total = sums.reshape(rows, per, WARP)
-            with np.errstate(**EXPECTED):
-                for key in range(KEYS):
-                    # A product of two float32 is exact in float64, so this rounds as a fused multiply-add
-                    # does, but for sums within 2^-53 of a tie.
-                    exact = w[:, key, None, None].astype(np.float64) * v[key]
-                    new = (exact + total).astype(np.float32)
-                    total = np.where(w[:, key, None, None] < 0, total, new) if careful else new
-            return total.reshape(rows * per, WARP)
-
-        return added

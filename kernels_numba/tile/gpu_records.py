@@ -87,20 +87,27 @@ class GpuRecords:
 
         return rows
 
-    def copy_rows(self, count: int, step: int, to_step: int) -> Any:
-        """``op(to0, to1, source, rows, stride, at, first, end)``: asynchronous copies of 8 elements, one a row.
+    def copy_rows(self, count: int, step: int, to_step: int, hint: str = "") -> Any:
+        """``op(to0, to1, to2, to3, source, rows, stride, at, first, end)``: asynchronous copies of 8 elements.
 
-        Copy i goes from element ``rows[i] stride + at`` to half element ``to0`` (i even) or ``to1`` (i odd) plus
+        Copy i goes from element ``rows[i] stride + at`` to half element ``to0`` .. ``to3`` (i modulo 4) plus
         ``i to_step``; zeros where the key ``first + i step`` is not below ``end``.
         """
 
+        text = "cp.async.cg.shared.global" + (f".{hint}" if hint else "") + " [$0+{}], [$1], 16, $2;"
+        if hint == "evict_first":
+            text = (
+                "{{.reg .b64 c; createpolicy.fractional.L2::evict_first.b64 c, 1.0; "
+                "cp.async.cg.shared.global.L2::cache_hint [$0+{}], [$1], 16, $2, c;}}"
+            )
+
         @intrinsic
-        def copy(typing_context, to0, to1, source, rows, stride, at, first, end):
-            signature = types.void(types.int64, types.int64, source, rows, *[types.int64] * 4)
+        def copy(typing_context, to0, to1, to2, to3, source, rows, stride, at, first, end):
+            signature = types.void(*[types.int64] * 4, source, rows, *[types.int64] * 4)
 
             def codegen(context, builder, signature, args):
-                to0, to1, source, rows, stride, at, first, end = args
-                places = [shared_address_of_half(builder, to) for to in (to0, to1)]
+                *places, source, rows, stride, at, first, end = args
+                places = [shared_address_of_half(builder, to) for to in places]
                 key, limit = builder.trunc(first, I32), builder.trunc(end, I32)
                 for i in range(count):
                     inside = builder.icmp_signed("<", builder.add(key, ir.Constant(I32, i * step)), limit)
@@ -112,8 +119,8 @@ class GpuRecords:
                     asm(
                         builder,
                         VOID,
-                        [places[i % 2], global_pointer(builder, source, where, I16), size],
-                        f"cp.async.cg.shared.global [$0+{2 * i * to_step}], [$1], 16, $2;",
+                        [places[i % 4], global_pointer(builder, source, where, I16), size],
+                        text.format(2 * i * to_step),
                         "r,l,r,~{memory}",
                         effect=True,
                     )
