@@ -105,14 +105,16 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=("fftconv",), help="operation (fftconv)")
+    m.add_argument(
+        "--op", default="fftconv", choices=("fftconv", "decode_attention"), help="operation (fftconv)"
+    )
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
 
     r = commands.add_parser(
         "measurements", help="print what was measured", description="Print measured rows."
     )
     r.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    r.add_argument("--op", choices=("fftconv",), help="operation (all)")
+    r.add_argument("--op", choices=("fftconv", "decode_attention"), help="operation (all)")
     _format(r)
 
     c = commands.add_parser(

@@ -96,8 +96,8 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
 
 def main(*, op: str | None = None, quick: bool = False) -> int:
     """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code."""
-    if op not in (None, "fftconv"):
-        render.note(f"op: only fftconv has kernels so far, got {op!r}")
+    if op not in (None, "fftconv", "decode_attention"):
+        render.note(f"op: accepted are fftconv and decode_attention, got {op!r}")
         return 2
     from kernels_numba import device
 
@@ -107,8 +107,11 @@ def main(*, op: str | None = None, quick: bool = False) -> int:
         return NO_GPU
     gpu = gpus.by_device_name(str(here.name))
     written = 0
-    path = measurements.path_of(gpu.slug, "fftconv")
-    for row, bound in run(quick=quick):  # row by row: what was measured stays when the run is cut short
+    path = measurements.path_of(gpu.slug, op or "fftconv")
+    rows = run
+    if op == "decode_attention":
+        from costmodel.measure_attention import run as rows
+    for row, bound in rows(quick=quick):  # row by row: what was measured stays when the run is cut short
         measurements.append([row], gpu.slug, bounds=[bound])
         written += 1
     render.note(f"wrote {written} rows to {path}")

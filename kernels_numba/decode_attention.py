@@ -152,6 +152,7 @@ class DecodeAttention:
             raise ValueError(f"splits: expected a whole number of parts, at least one; got {splits!r}")
         self.splits = None if splits is None else int(splits)
         self.group = heads // self.kv_heads
+        self.chosen_splits: int | None = None  # by the last launch that was prepared
         _, keys, kv_heads, _ = self.cache_shape
         self._contiguous = (keys * kv_heads * size, kv_heads * size, size, 1)
         self._launches: dict[tuple, tuple[Callable[..., None], Workspaces | None]] = {}
@@ -279,11 +280,11 @@ class DecodeAttention:
         """Sequences times key heads times tiles of rows: what has a reduction of its own."""
         return self.shape[0] * self.kv_heads * spec.row_tiles
 
-    def splits_on(self, spec: Any, slots: int) -> int:
-        """The split count for a GPU that has room for ``slots`` blocks at once."""
+    def splits_on(self, spec: Any, sm_count: int, blocks_per_sm: int) -> int:
+        """The split count for a GPU of so many SMs, each with room for so many blocks."""
         if self.splits is not None:
             return self.splits
-        return choose_splits(self.units(spec), self.room, spec, slots)
+        return choose_splits(self.units(spec), self.room, spec, sm_count, blocks_per_sm)
 
     def workspace_bytes(self, spec: Any, splits: int) -> int:
         """Bytes of device memory that one stream's partial results take."""
@@ -301,7 +302,7 @@ class DecodeAttention:
         index, length_bytes, entry_bytes, strides = key
         spec = self.spec(lengths=length_bytes > 0, where=device(index))
         loaded = launch.load(split_decode, spec, index)
-        splits = self.splits_on(spec, (device(index).sm_count or 1) * loaded.blocks_per_sm)
+        splits = self.chosen_splits = self.splits_on(spec, device(index).sm_count or 1, loaded.blocks_per_sm)
         units = self.units(spec)
         spaces = Workspaces(index, units * splits * spec.record_words, units) if splits > 1 else None
         arguments = (*NAMES, *self._scalars(splits, strides, length_bytes // 4, entry_bytes // 4))

@@ -39,7 +39,6 @@ class Spec:
     products: bool = False
     warps: int = 4
     stages: int = 3
-    hint: str = ""
 
     @property
     def rows(self) -> int:
@@ -55,6 +54,11 @@ class Spec:
     def unit_rows(self) -> int:
         """Rows of a unit."""
         return ceil(self.rows / self.row_tiles)
+
+    @property
+    def hint(self) -> str:
+        """What the caches are told of keys and values: they are read once, unless several units share them."""
+        return "evict_first" if self.row_tiles == 1 else ""
 
     @property
     def query_tiles(self) -> int:

@@ -29,9 +29,19 @@ from .accuracy import unit_roundoff
 from .attention import _rows, decode_attention
 from .softmax import softmax
 
-__all__ = ["attention_tolerance", "check_attention"]
+__all__ = ["attention_tolerance", "check_attention", "decode_attention_bound"]
 
 _SINGLE = 2.0**-24
+
+
+def decode_attention_bound(dtype: object, *, tf32: bool = False) -> float:
+    """Return the bound on the relative L2 error over many elements, whose roundings are independent.
+
+    One rounding to half is u / sqrt 6 rms (see `reference.accuracy`); TF32 weights, 2^-11 / sqrt 6 each, err by as much
+    of the result, since both add up in the same way. A fifth more for chance and the fp32 part.
+    """
+    half, weights = unit_roundoff(dtype), 2.0**-11 if tf32 else 0.0
+    return 1.2 * float(np.hypot(half, weights) / np.sqrt(6))
 
 
 def attention_tolerance(

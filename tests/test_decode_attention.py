@@ -15,7 +15,7 @@ import reference
 from kernels_numba import DecodeAttention
 from kernels_numba.attention_checks import HEAD_SIZES
 
-few = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 
 
 def prepared(case: Case, p: Problem, **other: Any) -> DecodeAttention:
@@ -160,6 +160,16 @@ def test_pages_are_the_contiguous_cache() -> None:
     for page in (1, 7, 8, 16, 64):
         paged = case._replace(page=page).data()._replace(seqlens=p.seqlens)
         assert same(attend(case, paged), attend(case, p))
+
+
+@pytest.mark.skipif(kernels_numba.device().is_gpu, reason="host arrays go to the GPU here")
+def test_heads_before_keys_in_memory() -> None:
+    """Caches [B, Hkv, L, D] seen as [B, L, Hkv, D], as other libraries keep them."""
+    case = Case(group=2, room=21)
+    p = case.data()
+    k, v = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in (p.k, p.v))
+    y = kernels_numba.decode_attention(p.q, k, v, splits=2, **case.settings)
+    assert not k.flags.c_contiguous and same(y, attend(case, p))
 
 
 def test_the_cap_comes_before_the_mask() -> None:
