@@ -1,9 +1,9 @@
 """Measure decode attention beside PyTorch's backends; how a time is taken is described in `costmodel.measure`.
 
 Providers of a case: ``ours`` with the split count that it chooses itself, ``ours:s4`` with four splits,
-``ours:heads-first`` on caches [B, Hkv, L, D], and PyTorch's flash and cuDNN backends, each with the layout of the caches
-that suits it better. Variants: async, sync, and fallback-R, where R percent of the rows leave the range with every key: the most that the
-fallback can cost; ``ours:one-key``: with one key only.
+``ours:heads-first`` on caches [B, Hkv, L, D], and PyTorch's flash and cuDNN backends, each with the layout of the
+caches that suits it better. Variants: async, sync, and fallback-R, where R percent of the rows leave the range with
+every key: the most that the fallback can cost; ``ours:one-key``: with one key only.
 """
 
 from __future__ import annotations

@@ -214,16 +214,16 @@ def test_layouts(ready: tuple, torch: Any) -> None:
     both = torch.stack([k, v], dim=2)
     for one, other in (first, (both[:, :, 0], both[:, :, 1]), (k, v)):
         assert same(to_numpy(attend(q, one, other, out=poisoned(q))), expected[0])
-    with pytest.raises(ValueError, match="^v_cache: expected the strides of k_cache"):
+    with pytest.raises(ValueError, match=r"^v_cache: expected the strides of k_cache"):
         attend(q, k, first[1])
-    with pytest.raises(ValueError, match="^k_cache: expected contiguous heads"):
+    with pytest.raises(ValueError, match=r"^k_cache: expected contiguous heads"):
         attend(q, torch.cat([k, k], dim=-1)[..., ::2], v)
-    with pytest.raises(ValueError, match="^q: expected an array on a 16-byte boundary"):
+    with pytest.raises(ValueError, match=r"^q: expected an array on a 16-byte boundary"):
         room = torch.zeros(q.numel() + 8, device="cuda", dtype=q.dtype)
         attend(room[1 : 1 + q.numel()].view(q.shape), k, v)
-    with pytest.raises(ValueError, match="^k_cache is in host memory and q in GPU 0"):
+    with pytest.raises(ValueError, match=r"^k_cache is in host memory and q in GPU 0"):
         attend(q, k.cpu(), v)
-    with pytest.raises(TypeError, match="^seqlens: expected int32 or int64"):
+    with pytest.raises(TypeError, match=r"^seqlens: expected int32 or int64"):
         attend(q, k, v, seqlens=torch.ones(2, device="cuda"))
 
 
@@ -290,7 +290,7 @@ def test_cupy(ready: tuple) -> None:
 def test_gradients_are_not_dropped_silently(ready: tuple, torch: Any) -> None:
     attend, problems, _ = ready
     q, k, v = (to_torch(x) for x in (problems[0].q, problems[0].k, problems[0].v))
-    with pytest.raises(TypeError, match="^q: the tensor requires a gradient"):
+    with pytest.raises(TypeError, match=r"^q: the tensor requires a gradient"):
         attend(q.requires_grad_(), k, v)
 
 
