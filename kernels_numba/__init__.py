@@ -24,6 +24,7 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
 from kernels_numba.decode_attention import DecodeAttention, decode_attention
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
+from kernels_numba.softmax import softmax
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
 
@@ -38,4 +39,5 @@ __all__ = [
     "device",
     "fftconv",
     "prepare_filter",
+    "softmax",
 ]

@@ -317,6 +317,84 @@ def weigh(tile: Any, rows: int, widths: str, careful: str = "") -> Callable:
     return kernel
 
 
+@row("weigh_products:1:1", "weigh_products:2:2", "weigh_products:2:1:careful", shared_words=320 + 16 * 64)
+def weigh_products(tile: Any, tiles: int, blocks: int, careful: str = "") -> Callable:
+    """As weigh, of 8 or 16 rows, with the values' chunks where they are read."""
+    stride, count = 32 * blocks, 16 * tiles * blocks
+    lane, sync, load, load_values = tile.lane, tile.warp_sync, tile.load_global(1, 1), tile.load_chunks(1, 0)
+    store, put_values = (
+        tile.store_shared_pieces(((0, 0, (0,)),)),
+        tile.store_shared_pieces(((0, 0, (0, 1, 2, 3)),)),
+    )
+    apply, fill = tile.weigh_products(tiles, blocks, stride, careful=bool(careful)), tile.fill(count)
+    scale, fill_factor = tile.scale_queries(tiles, blocks), tile.fill(2 * tiles)
+    words, put = tile.as_words(count), _put(tile, count)
+    rounds, start, per_row = 16 * stride // 128, 64 * 32, 8 * blocks
+
+    def kernel(h, w, f, out, n):
+        index = lane()
+        for i in range(10):
+            store(32 * i + index, 0, 0, 0, load(w, start + 32 * i + index, 0))
+        for i in range(rounds):
+            at = 32 * i + index
+            key = at // per_row
+            chunk = (at - key * per_row) ^ (2 * (key & 3))
+            put_values(320 + key * stride + 4 * chunk, 0, 0, 0, load_values(h, 8 * at, 0, 1))
+        sync()
+        x = scale(apply(fill(0.5), 0, 320, index), fill_factor(2.0))
+        put(out, 0, 0, 2 * index, 0, 0, 0, words(x))
+
+    return kernel
+
+
+@row("widen")
+def widen(tile: Any) -> Callable:
+    lane, load, apply = tile.lane, tile.load_global(4, 1), tile.widen(4)
+    words, put = tile.as_words(8), _put(tile, 8)
+
+    def kernel(h, w, f, out, n):
+        put(out, 0, 0, 2 * lane(), 0, 0, 0, words(apply(load(w, lane(), 32))))
+
+    return kernel
+
+
+@row("cut", n=101)
+def cut(tile: Any) -> Callable:
+    lane, load, values, apply = tile.lane, tile.load_global(8, 1), tile.as_floats(8), tile.cut(8, -2.0)
+    words, put = tile.as_words(8), _put(tile, 8)
+
+    def kernel(h, w, f, out, n):
+        x = apply(values(load(w, lane(), 32)), 8 * lane(), n)
+        put(out, 0, 0, 2 * lane(), 0, 0, 0, words(x))
+
+    return kernel
+
+
+@row("less")
+def less(tile: Any) -> Callable:
+    return _two(tile, 8, 1, tile.less(8), 8)
+
+
+@row("any_outside")
+def any_outside(tile: Any) -> Callable:
+    return _flags(tile, 8, tile.any_outside(8))
+
+
+@row("largest")
+def largest(tile: Any) -> Callable:
+    return _two(tile, 1, 8, tile.largest(8), 1)
+
+
+@row("total")
+def total(tile: Any) -> Callable:
+    return _one(tile, 8, tile.total(8), 1)
+
+
+@row("across:sum", "across:max")
+def across(tile: Any, kind: str) -> Callable:
+    return _one(tile, 1, tile.across(kind), 1)
+
+
 @row("consecutive_rows")
 def consecutive_rows(tile: Any) -> Callable:
     lane, rows, put = tile.lane, tile.consecutive_rows(4, 3), _put(tile, 4)

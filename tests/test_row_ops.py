@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import row_kernels
+from hardware import HALF
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,9 +16,8 @@ from tiny_kernels import POISON, Data, Tiny
 
 LANES = range(32)
 F = np.float32
-CASES = list(KERNELS.values()) + [
-    Tiny(**{**vars(KERNELS[name]), "dtype": "bf16"}) for name in ("weigh:3:both", "weigh:2:both:careful")
-]
+FORMATTED = ("weigh:3:both", "weigh:2:both:careful", "weigh_products:2:2", "widen")
+CASES = list(KERNELS.values()) + [Tiny(**{**vars(KERNELS[name]), "dtype": "bf16"}) for name in FORMATTED]
 cases = pytest.mark.parametrize("spec", CASES, ids=lambda spec: f"{spec.name}-{spec.dtype}")
 EXPONENTIAL = ("logits:2:capped", "exponentials", "exponentials:floor", "decays", "numbers")
 """Kernels whose results the special-function unit rounds in its own way."""
@@ -155,9 +155,8 @@ def expect_quotient(spec: Tiny, data: Data, zero: str = "") -> NDArray:
 
 def expect_weigh(spec: Tiny, data: Data, rows: int, widths: str, careful: str = "") -> NDArray:
     per = sum(WIDTHS[widths])
-    kind = np.float16 if spec.dtype == "fp16" else __import__("ml_dtypes").bfloat16
     weights = data.w.view(F)[64 * 32 :]
-    values = data.h[: 16 * 32 * per].view(kind).astype(float).reshape(16, -1)
+    values = halves_of(data, spec)[: 16 * 32 * per].reshape(16, -1)
     out = np.full((rows, per, 32), 0.5, F)
     for r in range(rows):
         for lane in LANES:
@@ -170,6 +169,73 @@ def expect_weigh(spec: Tiny, data: Data, rows: int, widths: str, careful: str = 
                 if not (careful and weight < 0):
                     out[r, :, lane] = (out[r, :, lane].astype(float) + weight * values[key, places]).astype(F)
     return out.reshape(rows * per, 32)
+
+
+def expect_weigh_products(spec: Tiny, data: Data, tiles: int, blocks: int, careful: str = "") -> NDArray:
+    """In float64: the order of a tensor core's sums is its own."""
+    weights = data.w.view(F)[64 * 32 :]
+    values = halves_of(data, spec)[: 16 * 64 * blocks].reshape(16, -1)
+    out = np.empty((tiles, blocks, 4, 2, 2, 32))
+    for n, block, i, y, e, lane in np.ndindex(out.shape):
+        q, d = 8 * n + 2 * (lane % 4) + e, 64 * block + 8 * (lane // 4) + 2 * i + y
+        w = weights[20 * q : 20 * q + 16]
+        w = np.where(w < 0, 0, w) if careful else tf32(w)
+        out[n, block, i, y, e, lane] = 2 * (0.5 + w.astype(float) @ values[:, d])
+    return out.reshape(-1, 32)
+
+
+def tf32(x: NDArray[np.float32]) -> NDArray[np.float64]:
+    """11 significant bits, ties away from zero."""
+    mantissa, exponent = np.frexp(x.astype(float))
+    return np.copysign(np.floor(np.abs(mantissa) * 2**11 + 0.5) / 2**11 * 2.0**exponent, mantissa)
+
+
+def halves_of(data: Data, spec: Tiny) -> NDArray[np.float64]:
+    return data.h.view(HALF[spec.dtype]).astype(float)
+
+
+def expect_widen(spec: Tiny, data: Data) -> NDArray:
+    with np.errstate(invalid="ignore"):
+        both = np.ascontiguousarray(data.w[:128]).view(HALF[spec.dtype]).reshape(4, 32, 2).astype(F)
+    return both.transpose(0, 2, 1).reshape(8, 32)
+
+
+def expect_cut(spec: Tiny, data: Data) -> NDArray:
+    x = rows_of(data, 0, 8).copy()
+    for i in range(8):
+        for lane in LANES:
+            if 8 * lane + i >= spec.n:
+                x[i, lane] = -2
+    return x
+
+
+def expect_less(spec: Tiny, data: Data) -> NDArray:
+    return rows_of(data, 0, 8) - rows_of(data, SECOND, 1)
+
+
+def expect_any_outside(spec: Tiny, data: Data) -> NDArray:
+    x = rows_of(data, 0, 8)
+    return (~(((x > -3) & (x < 3)) | (x == -np.inf))).any(axis=0).astype(np.int32)[None]
+
+
+def expect_largest(spec: Tiny, data: Data) -> NDArray:
+    return np.fmax(rows_of(data, 0, 1), np.fmax.reduce(rows_of(data, SECOND, 8), axis=0)[None])
+
+
+def expect_total(spec: Tiny, data: Data) -> NDArray:
+    x = rows_of(data, 0, 8)
+    x = x[:4] + x[4:]
+    x = x[:2] + x[2:]
+    return x[:1] + x[1:]
+
+
+def expect_across(spec: Tiny, data: Data, kind: str) -> NDArray:
+    x = rows_of(data, 0, 1)[0]
+    if kind == "max":
+        return np.full((1, 32), np.fmax.reduce(x), F)
+    while x.size > 1:  # neighbours first
+        x = x[0::2] + x[1::2]
+    return np.full((1, 32), x[0], F)
 
 
 def expect_consecutive_rows(spec: Tiny, data: Data) -> NDArray:
@@ -240,6 +306,9 @@ def expected(spec: Tiny, data: Data) -> NDArray:
 
 def check(spec: Tiny, found: NDArray[np.int32], wanted: NDArray) -> None:
     """Equal bits; equal within 4 units of 2^-24 (of 1 under a cap) where exponentials are approximate."""
+    if spec.name.startswith("weigh_products"):
+        assert np.abs(found.view(F) - wanted).max() <= 2.0**-20 * np.abs(wanted).max()
+        return
     if spec.name in EXPONENTIAL:
         got, exact = found.view(F).astype(float), np.asarray(wanted, float)
         # e^x by 2^x of a rounded product: the product errs by 2^-24 |x| log2(e), 2^x by 2 ulp, subtraction by one more.
@@ -283,6 +352,7 @@ COUNTS: dict[str, dict[str, Any]] = {
     "paged_rows": {
         "global_read_bytes": {"w": 4 * (3 * 32 + 22)}
     },  # a look-up for each key below 70 of each copy
+    "weigh_products:2:2": {"mma_m16n8k8": 2 * 4 * 2 * 2, "fp32_flops": 2 * 2 * 16 * 32},
     "copy_rows": {"global_read_bytes": {"h": 5 * 256}, "shared_written_bytes": 2048},
     "load_chunks": {"global_read_bytes": {"h": 16 * (32 + 32 + 18)}},
     "records": {"atomics": 3, "barriers": 6},
@@ -301,6 +371,7 @@ INSTRUCTIONS = {  # on sm_90
     "weigh:1:wide": {"LDS.128": 4, "LDS.64": 16, "FFMA ": 64},
     "copy_rows": {"LDGSTS.E.BYPASS.128": 4},
     "choose": {"REDUX.OR": 1},
+    "weigh_products:2:2": {"HMMA.1688.F32.TF32": 2 * 4 * 2 * 2, "LDS.128": 8},
     "records": {"ATOMG.E.INC": 1},
 }
 

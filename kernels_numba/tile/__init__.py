@@ -63,6 +63,9 @@ made outside the kernel                            called inside
 ``anchors(count)``, ``decays(count)``, ``decay``   ``anchors(most)``, ``decays(old, new)``: when a shift moves
 ``spread(rows)``, ``scale_rows(rows, per)``        ``spread(x)``: a value a row; ``scale_rows(x, factors)``
 ``weigh(rows, widths, stride, careful=)``          ``weigh(sums, weights, values, lane)``: sums += weights values
+``weigh_products``, ``scale_queries``              the same on tensor cores, for 8 rows at a time
+``widen``, ``cut``, ``less``, ``any_outside``,     elements of one line in all registers: halves as float32,
+``largest``, ``total``, ``across``                 the end, a shift, the range, and reductions
 ``quotient(count)``                                ``quotient(x, total)``: zeros where the total is zero
 ``consecutive_rows``, ``paged_rows``               row numbers of keys, in a contiguous cache or in pages
 ``copy_rows(count, step, to_step)``                ``copy(to0, to1, source, rows, stride, at, first, end)``

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.cpu_lines import CpuLines
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
@@ -42,7 +43,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuRows, CpuWeights, CpuRecords):
+class CpuTile(CpuMemory, CpuRows, CpuWeights, CpuLines, CpuRecords):
     """The vocabulary for one half-precision type, bound to a machine."""
 
     name = "cpu"

@@ -28,6 +28,7 @@ from kernels_numba.tile.gpu_emit import (
     statement,
     unpack,
 )
+from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
 from kernels_numba.tile.gpu_records import GpuRecords
@@ -104,7 +105,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuRows, GpuWeights, GpuRecords):
+class GpuTile(GpuMemory, GpuMoves, GpuRows, GpuWeights, GpuLines, GpuRecords):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
     name = "gpu"

@@ -1,0 +1,179 @@
+r"""Predictions for decode attention: the time of every split count, and the best.
+
+Keys and values must come from memory once, so that is the first term; a second one is an SM's own time for the keys
+that fall to it, which leads when few or uneven blocks leave some SMs idle. They overlap, but not wholly where they are
+alike:
+
+.. math::
+    t = t_0 + m \,(1 + b^p)^{1/p} + t_w\,(w - 1) + [s > 1]\,(t_r + t_s s), \qquad
+    m = \frac{\text{bytes of keys and values}}{\text{read rate}}, \quad
+    b = \frac{\lceil B/\text{SMs} \rceil\, \text{tiles of a block}}{\text{tiles of all} / \text{SMs}}\,(c_0 + c_1 R)
+
+with B blocks (units times splits s), w waves of them, R rows of a unit (an SM's work for a key grows with them) and
+what the joining of s partial results costs. The figures were fitted to 101 measured times on an H200 (one head size, 128;
+error 3.3 % rms, 10 % at most); on other GPUs the memory rate is theirs and the rest is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from costmodel import measurements
+from costmodel.attention_counts import KEYS, WARP, Shape
+from costmodel.gpus import GPU, load
+from costmodel.measurements import Row
+
+LAUNCH_US = 2.86
+WAVE_US, REDUCTION_US, SPLIT_US = 1.71, 1.5, 0.133
+SM_SHARE, SM_SHARE_PER_ROW = 0.643, 0.0205
+NORM = 5.35
+FITTED_RATE = 4.49e12
+"""Bytes per second; the file of that GPU says 4.55e12 of a long read."""
+MOST_SPLITS = 512
+WARPS, RING_BYTES = 4, 24 * 1024
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A split count and its predicted time; ``margin``: how much slower than the best (for the best: the next)."""
+
+    splits: int
+    time_us: float
+    margin: float
+    blocks: int
+    waves: int
+
+
+def shared_bytes(shape: Shape) -> int:
+    """Shared memory of a block: its warps' rings and weights."""
+    stages = max(3, RING_BYTES // (4 * KEYS * shape.padded))
+    rows = 8 * shape.query_tiles if shape.products else shape.unit_rows
+    ring = max(stages * KEYS * shape.padded, rows * (shape.size + 2))
+    return 4 * (WARPS * (ring + 160 * shape.query_tiles) + WARP)
+
+
+def blocks_per_sm(shape: Shape, gpu: GPU) -> int:
+    """Blocks that fit on an SM at once, by shared memory (1 KiB of each is the system's)."""
+    room = int(gpu.spec["shared_memory_per_sm_bytes"])
+    return max(1, min(room // (shared_bytes(shape) + 1024), 2))
+
+
+def read_rate(gpu: GPU) -> float:
+    """Bytes per second of keys and values: the fit's, times the ratio of this GPU's memory rate to that GPU's."""
+    reference = load("h200-sxm")
+    return FITTED_RATE * _rate(gpu) / _rate(reference)
+
+
+def _rate(gpu: GPU) -> float:
+    return float(gpu.spec["memory_bandwidth_bytes_per_s"])
+
+
+def time_us(
+    shape: Shape, *, batch: int, kv_heads: int, length: int, splits: int, gpu: GPU, per_sm: int | None = None
+) -> float:
+    """Predicted microseconds of GPU time of one call."""
+    units, tiles = batch * kv_heads * shape.row_tiles, ceil(length / KEYS)
+    sms = int(gpu.spec["sm_count"])
+    blocks = units * splits
+    memory = batch * kv_heads * tiles * KEYS * 4 * shape.head_size / read_rate(gpu) * 1e6
+    share = SM_SHARE + SM_SHARE_PER_ROW * shape.unit_rows
+    busiest = ceil(blocks / sms) * ceil(tiles / splits) * sms / (units * tiles) * share * shape.row_tiles
+    waves = ceil(blocks / (sms * (per_sm or blocks_per_sm(shape, gpu))))
+    joining = REDUCTION_US + SPLIT_US * splits if splits > 1 else 0.0
+    return LAUNCH_US + memory * (1 + busiest**NORM) ** (1 / NORM) + WAVE_US * (waves - 1) + joining
+
+
+def candidates(
+    *, batch: int, heads: int, kv_heads: int, head_size: int, length: int, gpu: str | GPU, tokens: int = 1
+) -> list[Candidate]:
+    """Every sensible split count with its time, the best first; of equal ones the fewest splits.
+
+    Raises:
+        ValueError: sizes that are not positive, or heads that do not divide.
+    """
+    for name, value in (
+        ("batch", batch),
+        ("heads", heads),
+        ("kv_heads", kv_heads),
+        ("head_size", head_size),
+        ("length", length),
+        ("tokens", tokens),
+    ):
+        if value < 1:
+            raise ValueError(f"{name}: got {value}; accepted: at least 1")
+    if heads % kv_heads:
+        raise ValueError(f"heads: got {heads}; accepted: a multiple of the {kv_heads} key heads")
+    chosen = load(gpu)
+    shape = Shape(head_size, heads // kv_heads, tokens)
+    units, per_sm = batch * kv_heads * shape.row_tiles, blocks_per_sm(shape, chosen)
+    slots = int(chosen.spec["sm_count"]) * per_sm
+    most = min(ceil(length / KEYS), MOST_SPLITS, max(1, 8 * slots // units))
+    times = {
+        s: time_us(shape, batch=batch, kv_heads=kv_heads, length=length, splits=s, gpu=chosen, per_sm=per_sm)
+        for s in range(1, most + 1)
+    }
+    order = sorted(times, key=lambda s: (times[s], s))
+    best = times[order[0]]
+    following = times[order[1]] if len(order) > 1 else best
+    return [
+        Candidate(
+            splits=s,
+            time_us=times[s],
+            margin=(following if s == order[0] else times[s]) / best - 1,
+            blocks=units * s,
+            waves=ceil(units * s / slots),
+        )
+        for s in order
+    ]
+
+
+def best_splits(**case: int | str | GPU) -> int:
+    """The split count with the least predicted time; arguments as `candidates`.
+
+    Example:
+        >>> best_splits(batch=1, heads=32, kv_heads=32, head_size=128, length=4096, gpu="h200-sxm")
+        4
+    """
+    return candidates(**case)[0].splits  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One measured case: the time of the chosen split count over that of the best measured one."""
+
+    case: str
+    dtype: str
+    chosen: int
+    best: int
+    regret: float
+    error: float
+    """(predicted - measured) / measured of the chosen count."""
+
+
+def judge(rows: Sequence[Row], gpu: str | GPU) -> list[Judgement]:
+    """The regret of the split count in every case of "async" that was measured with more than one."""
+    chosen_gpu = load(gpu)
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for row in rows:
+        note = row.note.partition("splits=")[2].partition(";")[0]
+        plain = row.provider == "ours" or row.provider_variant.removeprefix("s").isdigit()
+        if row.ours and plain and note.isdigit() and row.case_values["variant"] == "async":
+            found.setdefault((row.case, row.dtype), {})[int(note)] = row.median_us
+    out = []
+    for (case, dtype), times in found.items():
+        if len(times) < 2:
+            continue
+        values = measurements.parse_case("decode_attention", case)
+        batch, heads, kv, size, length = (int(values[k]) for k in ("B", "Hq", "Hkv", "D", "L"))
+        shape = Shape(size, heads // kv)
+        predicted = {
+            s: time_us(shape, batch=batch, kv_heads=kv, length=length, splits=s, gpu=chosen_gpu)
+            for s in times
+        }
+        pick, best = min(predicted, key=lambda s: (predicted[s], s)), min(times, key=lambda s: times[s])
+        out.append(
+            Judgement(case, dtype, pick, best, times[pick] / times[best], predicted[pick] / times[pick] - 1)
+        )
+    return out
