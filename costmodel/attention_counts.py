@@ -1,8 +1,8 @@
 """What the decode-attention kernel does, in closed form: every counter of its CPU body, exactly.
 
 For queries [B, T, Hq, D] over caches of n keys each, Hkv heads, taken in ``splits`` parts by blocks of ``warps`` warps,
-with no row out of range. Names are the counters' (`kernels_numba.tile.counters`), with ``read_`` and ``written_`` before
-those of a buffer. The kernel's shape is repeated here rather than imported: the model stands without kernels.
+with no row out of range. Names are the counters' (`kernels_numba.tile.counters`), with ``read_`` and ``written_``
+before those of a buffer. The kernel's shape is repeated here rather than imported: the model stands without kernels.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ alike:
     b = \frac{\lceil B/\text{SMs} \rceil\, \text{tiles of a block}}{\text{tiles of all} / \text{SMs}}\,(c_0 + c_1 R)
 
 with B blocks (units times splits s), w waves of them, R rows of a unit (an SM's work for a key grows with them) and
-what the joining of s partial results costs. The figures were fitted to 101 measured times on an H200 (one head size, 128;
-error 3.3 % rms, 10 % at most); on other GPUs the memory rate is theirs and the rest is kept.
+what the joining of s partial results costs. The figures were fitted to 101 measured times on an H200 (one head size,
+128; error 3.3 % rms, 10 % at most); on other GPUs the memory rate is theirs and the rest is kept.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
         "without it"
     )
 
+from kernels_numba.calibration import Calibration, calibrate_phi
 from kernels_numba.decode_attention import DecodeAttention, decode_attention
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
@@ -29,12 +30,14 @@ from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
 
 __all__ = [
+    "Calibration",
     "Counters",
     "DecodeAttention",
     "Device",
     "FFTConv",
     "HostCopyWarning",
     "Spectrum",
+    "calibrate_phi",
     "decode_attention",
     "device",
     "fftconv",

@@ -64,6 +64,22 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     plan = default_plans()[shortest]
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
+    yield from attention_kernels()
+
+
+def attention_kernels() -> Iterator[tuple[Any, Any]]:
+    """Decode attention: both formats and schemes, each way to weigh values, the largest; and softmax."""
+    from kernels_numba import line_softmax, split_decode
+
+    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16")
+    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16", sync=True)
+    yield split_decode, split_decode.make_spec(128, 1, 1, "bf16", lengths=True)
+    yield split_decode, split_decode.make_spec(128, 4, 1, "fp16")
+    yield split_decode, split_decode.make_spec(128, 8, 1, "fp16")
+    yield split_decode, split_decode.make_spec(64, 1, 8, "bf16", lengths=True, page=16, capped=True)
+    yield split_decode, split_decode.make_spec(256, 16, 1, "fp16")
+    yield line_softmax, line_softmax.Spec("fp16", 8, team=True, sync=False)
+    yield line_softmax, line_softmax.Spec("bf16", 1, team=False, sync=True)
 
 
 def _kernel(plan: Plan, dtype: str, **variant: bool) -> tuple[Any, Any]:
