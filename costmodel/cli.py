@@ -255,18 +255,21 @@ def _measurements(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from costmodel import tables
+    from costmodel import decode_attention, tables
     from costmodel.compare import compare
 
     found = compare(options.gpu)
-    print(tables.comparison(found, options.format))
+    attention = decode_attention.compare(options.gpu)
+    others = [attention] if attention else []
+    print(tables.comparison(found, options.format, others))
     if found.skipped:
         render.note(f"rows left out, of a variant that the model does not predict: {found.skipped}")
     if not found.pairs and options.format in ("json", "csv"):
         render.note(f"nothing of ours was measured on {found.gpu.slug} yet, so nothing was compared")
     if options.max_regret is None:
         return 0
-    worst = found.worst_regret_p95()
+    regrets = [found.worst_regret_p95(), *(other.worst_regret_p95() for other in others)]
+    worst = max((regret for regret in regrets if regret is not None), default=None)
     if worst is None:
         render.note("no case has two measured choices, so --max-regret had nothing to judge")
         return 0

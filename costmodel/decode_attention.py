@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 
 from costmodel import measurements
 from costmodel.attention_counts import KEYS, WARP, Shape
+from costmodel.compare import percentile
 from costmodel.gpus import GPU, load
 from costmodel.measurements import Row
 
@@ -148,32 +150,109 @@ class Judgement:
     chosen: int
     best: int
     regret: float
-    error: float
-    """(predicted - measured) / measured of the chosen count."""
 
 
-def judge(rows: Sequence[Row], gpu: str | GPU) -> list[Judgement]:
-    """The regret of the split count in every case of "async" that was measured with more than one."""
-    chosen_gpu = load(gpu)
-    found: dict[tuple[str, str], dict[int, float]] = {}
-    for row in rows:
-        note = row.note.partition("splits=")[2].partition(";")[0]
-        plain = row.provider == "ours" or row.provider_variant.removeprefix("s").isdigit()
-        if row.ours and plain and note.isdigit() and row.case_values["variant"] == "async":
-            found.setdefault((row.case, row.dtype), {})[int(note)] = row.median_us
-    out = []
-    for (case, dtype), times in found.items():
-        if len(times) < 2:
-            continue
-        values = measurements.parse_case("decode_attention", case)
-        batch, heads, kv, size, length = (int(values[k]) for k in ("B", "Hq", "Hkv", "D", "L"))
-        shape = Shape(size, heads // kv)
-        predicted = {
-            s: time_us(shape, batch=batch, kv_heads=kv, length=length, splits=s, gpu=chosen_gpu)
-            for s in times
+@dataclass(frozen=True)
+class SplitComparison:
+    """Predictions beside the measured times of "async", and what the choice of a split count costs."""
+
+    gpu: GPU
+    pairs: tuple[tuple[Row, int, float], ...]
+    """(row, splits, predicted microseconds)."""
+    op: str = "decode_attention"
+
+    @property
+    def judgements(self) -> list[Judgement]:
+        """The regret in every case that was measured with more than one split count."""
+        cases: dict[tuple[str, str], list[tuple[Row, int, float]]] = {}
+        for row, splits, predicted in self.pairs:
+            cases.setdefault((row.case, row.dtype), []).append((row, splits, predicted))
+        out = []
+        for (case, dtype), members in cases.items():
+            if len({splits for _, splits, _ in members}) > 1:
+                pick, top = (
+                    min(members, key=lambda m: (m[2], m[1])),
+                    min(members, key=lambda m: m[0].median_us),
+                )
+                regret = pick[0].median_us / top[0].median_us
+                out.append(Judgement(case, dtype, pick[1], top[1], regret))
+        return out
+
+    def summary(self) -> dict[str, object]:
+        """The JSON form of the contract; figures are null where there is no case."""
+        errors = [abs(predicted / row.median_us - 1) for row, _, predicted in self.pairs]
+        none = {"cases": 0, "regret_p95": None}
+        regrets = [j.regret for j in self.judgements]
+        splits = {"cases": len(regrets), "regret_p95": percentile(regrets, 95) if regrets else None}
+        return {
+            "cases": len(errors),
+            "median_abs_rel_error": percentile(errors, 50) if errors else None,
+            "p90_abs_rel_error": percentile(errors, 90) if errors else None,
+            "decisions": {"order": none, "splits": splits, "tile": none, "thresholds": none},
         }
-        pick, best = min(predicted, key=lambda s: (predicted[s], s)), min(times, key=lambda s: times[s])
-        out.append(
-            Judgement(case, dtype, pick, best, times[pick] / times[best], predicted[pick] / times[pick] - 1)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Every case with both times."""
+        return [
+            {
+                "case": row.case,
+                "dtype": row.dtype,
+                "provider": row.provider,
+                "splits": splits,
+                "measured_us": row.median_us,
+                "predicted_us": predicted,
+                "relative_error": predicted / row.median_us - 1,
+            }
+            for row, splits, predicted in self.pairs
+        ]
+
+    def worst_regret_p95(self) -> float | None:
+        """The p95 regret of the split count, if any case was measured with two."""
+        regrets = [j.regret for j in self.judgements]
+        return percentile(regrets, 95) if regrets else None
+
+    def verdict(self) -> str:
+        """The errors and the regret in plain sentences."""
+        errors = [abs(predicted / row.median_us - 1) for row, _, predicted in self.pairs]
+        text = (
+            f"{self.op}: {len(errors)} times: median absolute error {percentile(errors, 50):.1%}, "
+            f"p90 {percentile(errors, 90):.1%}."
         )
-    return out
+        regrets = [j.regret for j in self.judgements]
+        if not regrets:
+            return text
+        return (
+            f"{text}\nDecision splits (how many splits): {len(regrets)} cases, p95 regret "
+            f"{percentile(regrets, 95):.3f}, worst {max(regrets):.3f} (1 is perfect)."
+        )
+
+
+def compare(gpu: str | GPU, *, folder: Path | None = None) -> SplitComparison | None:
+    """Predictions beside what was measured on a GPU; None when nothing was."""
+    chosen = load(gpu)
+    rows = measurements.read(chosen.slug, op="decode_attention", folder=folder)
+    found = judge(rows, chosen)
+    return found if found.pairs else None
+
+
+def judge(rows: Sequence[Row], gpu: str | GPU) -> SplitComparison:
+    """Predictions beside those rows of ours that say their split count: "async", on caches with the keys first."""
+    chosen = load(gpu)
+    pairs = []
+    for row in rows:
+        splits = row.note.partition("splits=")[2].partition(";")[0]
+        variant = row.provider_variant
+        plain = row.ours and (not variant or (variant[0] == "s" and variant[1:].isdigit()))
+        values = row.case_values
+        if plain and splits.isdigit() and values["variant"] == "async":
+            batch, heads, kv, size, length = (int(values[k]) for k in ("B", "Hq", "Hkv", "D", "L"))
+            predicted = time_us(
+                Shape(size, heads // kv),
+                batch=batch,
+                kv_heads=kv,
+                length=length,
+                splits=int(splits),
+                gpu=chosen,
+            )
+            pairs.append((row, int(splits), predicted))
+    return SplitComparison(chosen, tuple(pairs))

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel import measurements, render, units
 from costmodel.compare import Comparison, plan_of
+from costmodel.decode_attention import SplitComparison
 from costmodel.fftconv import ORDERS, Candidate, Forecast, plan_name
 from costmodel.gpus import GPU
 from costmodel.measurements import Row
@@ -178,10 +179,17 @@ def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:
     if form == "json":
         listed = [{key: getattr(row, key) for key in columns} for row in rows]
         return render.document("measurements", inputs={}, gpu=gpu.describe(), rows=listed)
-    header = [*_CASE, "type", "provider", "median", "p20 .. p80", "error"]
+    if not rows:
+        return f"No measurements of {gpu.slug}."
+    by_op = {op: [row for row in rows if row.op == op] for op in dict.fromkeys(row.op for row in rows)}
+    return "\n\n".join(_measured_table(op, some, gpu, form) for op, some in by_op.items())
+
+
+def _measured_table(op: str, rows: Sequence[Row], gpu: GPU, form: str) -> str:
+    keys = _CASE if op == "fftconv" else measurements.CASE_KEYS[op]
     cells = [
         [
-            *_case_cells(row),
+            *(_case_cells(row) if op == "fftconv" else row.case_values.values()),
             row.dtype,
             _provider(row),
             units.microseconds(row.median_us),
@@ -190,16 +198,16 @@ def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:
         ]
         for row in rows
     ]
-    if not cells:
-        return f"No measurements of {gpu.slug}."
     dates = sorted({row.date for row in rows})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} .. {dates[-1]}"
-    return render.rows_as(form, header, cells, title=f"fftconv measured on {gpu.slug}, {when}")
+    header = [*keys, "type", "provider", "median", "p20 .. p80", "error"]
+    return render.rows_as(form, header, cells, title=f"{op} measured on {gpu.slug}, {when}")
 
 
 def _provider(row: Row) -> str:
     """Who was measured; where the kernels chose the plan themselves, with that plan."""
-    plan = plan_of(row) if row.ours and not row.provider_variant else None
+    chosen = row.op == "fftconv" and row.ours and not row.provider_variant
+    plan = plan_of(row) if chosen else None
     return f"{row.provider} ({plan_name(plan)})" if plan else row.provider
 
 
@@ -212,8 +220,11 @@ def _case_cells(row: Row) -> list[int | str]:
     return [*(case[key] for key in _CASE[:3]), *(units.short(int(case[key])) for key in _CASE[3:])]
 
 
-def comparison(found: Comparison, form: str) -> str:
-    """Predicted and measured time of every case, then the errors and the regret of each decision."""
+def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] = ()) -> str:
+    """Predicted and measured time of every case, then the errors and the regret of each decision.
+
+    ``others`` are operations whose only decision is a split count: in JSON beside the first, else as sentences.
+    """
     if form == "json":
         rows = [
             {
@@ -231,6 +242,7 @@ def comparison(found: Comparison, form: str) -> str:
             for p in found.pairs
         ]
         body = {found.op: {**found.summary(), "rows": rows}}
+        body |= {other.op: {**other.summary(), "rows": other.rows()} for other in others}
         return render.document("compare", inputs={}, gpu=found.gpu.describe(), operations=body)
     if form == "csv":
         keys = ("measured_us", "predicted_us", "predicted_low_us", "predicted_high_us")
@@ -256,10 +268,11 @@ def comparison(found: Comparison, form: str) -> str:
         ]
         for p in found.pairs
     ]
+    sentences = "\n".join([verdict(found), *(other.verdict() for other in others)])
     if not cells:
-        return verdict(found)
+        return sentences
     table = render.rows_as(form, header, cells, title=f"{found.op} on {found.gpu.slug}")
-    return f"{table}\n\n{verdict(found)}"
+    return f"{table}\n\n{sentences}"
 
 
 _DECISIONS = {

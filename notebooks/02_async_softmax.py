@@ -192,5 +192,5 @@ show(fig)
 
 # %%
 judged = decode_attention.judge(rows, GPU)
-for j in judged:
+for j in judged.judgements:
     print(f"{j.case:60} {j.dtype}: chose {j.chosen:2}, best {j.best:2}, regret {j.regret:.3f}")

@@ -1,5 +1,7 @@
 """The closed-form counts of decode attention against what its CPU body counts, exactly."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,9 @@ from attentions import Case
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import attention_counts, decode_attention
+from costmodel import attention_counts, decode_attention, measurements
+from costmodel.cli import main
+from costmodel.measurements import Row
 from kernels_numba import DecodeAttention
 from kernels_numba.decode_spec import make_spec
 from kernels_numba.splits import choose_splits, predicted_us
@@ -100,3 +104,77 @@ def test_kernel_and_model_choose_the_same_splits(
     assert splits == best.splits
     time = predicted_us(units, -(-length // 16), splits, spec, 132, per_sm)
     assert np.isclose(time + decode_attention.LAUNCH_US, best.time_us, rtol=1e-6)
+
+
+# ---- predictions beside measurements -----------------------------------------------------------------------------
+def row(case: str, provider: str, us: float, note: str) -> Row:
+    return Row(
+        "decode_attention", case, "fp16", provider, us, us, us, 9, 10**6, 1, 1e-4, "2026-11-30", "x", note
+    )
+
+
+def test_regret_of_split_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Only rows that say their split count, of one layout and variant, compete."""
+    case = "B=1;Hq=32;Hkv=32;D=128;L=4096;variant=async"
+    best = decode_attention.best_splits(
+        batch=1, heads=32, kv_heads=32, head_size=128, length=4096, gpu="h200-sxm"
+    )
+    rows = [
+        row(case, "ours", 22.0, f"splits={best}; 2 input sets"),
+        row(case, "ours:s16", 20.0, "splits=16; 2 input sets"),
+        row(case, "ours:heads-first", 1.0, f"splits={best}; 2 input sets"),
+        row(case, "sdpa-cudnn", 1.0, "layout=keys-first; 2 input sets"),
+        row(case.replace("async", "sync"), "ours", 1.0, f"splits={best}; 2 input sets"),
+        row(case.replace("L=4096", "L=512"), "ours", 7.0, "splits=4; 9 input sets"),
+    ]
+    measurements.append(rows, "h200-sxm", folder=tmp_path)
+    found = decode_attention.compare("h200-sxm", folder=tmp_path)
+    assert found is not None and len(found.pairs) == 3
+    (judged,) = found.judgements
+    assert (judged.chosen, judged.best, judged.regret) == (best, 16, 1.1)
+    assert found.summary()["decisions"]["splits"] == {"cases": 1, "regret_p95": 1.1}
+    assert "p95 regret 1.100" in found.verdict()
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path)
+    assert main(["compare", "--gpu", "h200-sxm", "--format", "json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["operations"]["decode_attention"]
+    assert printed["cases"] == 3 and len(printed["rows"]) == 3
+    assert main(["compare", "--gpu", "h200-sxm", "--max-regret", "1.05"]) == 1
+    assert main(["compare", "--gpu", "h200-sxm", "--max-regret", "1.2"]) == 0
+    assert main(["measurements", "--gpu", "h200-sxm"]) == 0
+    assert "decode_attention measured on h200-sxm" in capsys.readouterr().out
+
+
+def test_nothing_measured(tmp_path: Path) -> None:
+    assert decode_attention.compare("h200-sxm", folder=tmp_path) is None
+
+
+@pytest.mark.parametrize("change", [{"batch": 0}, {"heads": 3, "kv_heads": 2}, {"length": 0}])
+def test_bad_shapes(change: dict[str, int]) -> None:
+    case: dict[str, Any] = {
+        "batch": 1,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 64,
+        "length": 9,
+        "gpu": "h200-sxm",
+    }
+    with pytest.raises(ValueError, match=r"^\w+: got .*accepted"):
+        decode_attention.candidates(**case | change)
+
+
+def test_times_have_sense() -> None:
+    """More keys take longer; a faster memory less; the margin is to the next best."""
+    case: dict[str, Any] = {"batch": 8, "heads": 32, "kv_heads": 8, "head_size": 128}
+    times = [
+        decode_attention.candidates(length=n, gpu="h200-sxm", **case)[0].time_us for n in (512, 2048, 8192)
+    ]
+    assert times == sorted(times)
+    slower = decode_attention.candidates(length=8192, gpu="h100-pcie", **case)[0]
+    assert slower.time_us > 1.5 * times[-1]
+    found = decode_attention.candidates(length=8192, gpu="h200-sxm", **case)
+    assert (
+        np.isclose(found[1].time_us / found[0].time_us - 1, found[0].margin)
+        and found[1].margin == found[0].margin
+    )
+    floor = 2 * 8 * 8 * 8192 * 128 * 2 / 4.8e12 * 1e6
+    assert floor < found[0].time_us < 1.5 * floor
