@@ -130,3 +130,14 @@ def check_host_table(
             f"{entries[b, block]} at [{b}, {block}], where sequence {b} has {ends[b]} keys"
         )
     return np.where(used, entries, 0).astype(np.int32)
+
+
+def check_host_integers(seqlens: Any, table: Any, attend: Any) -> tuple[NDArray | None, NDArray | None]:
+    """Lengths and block table in host memory as words, checked against the caches of a `DecodeAttention`."""
+    lengths = None if seqlens is None else check_host_lengths(seqlens, attend.shape[0], attend.room)
+    if (table is None) != (attend.blocks is None):
+        raise ValueError("block_table: it belongs to caches in pages, as prepared with `blocks`")
+    if table is None:
+        return lengths, None
+    shape = (attend.shape[0], attend.blocks)
+    return lengths, check_host_table(table, shape, attend.cache_shape[0], attend.page, lengths)

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from kernels_numba import split_decode
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.attention_checks import (
-    check_host_lengths,
-    check_host_table,
+    check_host_integers,
     check_scheme,
     check_shapes,
     fit_strides,
@@ -44,6 +43,14 @@ from kernels_numba.workspace import Workspaces
 
 NAMES = ("q", "k", "v", "out", "lengths", "table", "partials", "arrivals")
 CPU_SPLITS = 2
+_NOTHING = (0, 0)
+
+
+def _unread(x: Any) -> int:
+    return 0
+
+
+_UNKNOWN: tuple[Callable[[Any], int], Callable[[Any], int], tuple[int, ...]] = (_unread, _unread, ())
 
 
 def decode_attention(
@@ -156,7 +163,7 @@ class DecodeAttention:
         _, keys, kv_heads, _ = self.cache_shape
         self._contiguous = (keys * kv_heads * size, kv_heads * size, size, 1)
         self._launches: dict[tuple, tuple[Callable[..., None], Workspaces | None]] = {}
-        self._known: dict[type, tuple[int | None, Adapter, dict[str, Callable[[Any], int]]]] = {}
+        self._known: dict[type, tuple[int | None, Adapter, dict[str, Any]]] = {}
 
     def __call__(
         self,
@@ -179,33 +186,26 @@ class DecodeAttention:
         if index is None:
             self._run_on_host(adapter, q, k_cache, v_cache, seqlens, block_table, y)
             return y
-
-        def address(role: str, x: Any) -> int:
-            read = readers.get(role)
-            return (type(x) is kind and read is not None and read(x)) or self._admit(role, x, known)
-
-        at_k, at_v, at_y = address("k_cache", k_cache), address("v_cache", v_cache), address("out", y)
-        if (block_table is None) != (self.blocks is None):
-            raise ValueError(
-                "block_table: prepared for contiguous caches" if self.blocks is None
-                else f"block_table: prepared for pages of {self.page} keys, so a table [B, {self.blocks}] is needed"
-            )  # fmt: skip
-        strides = adapter.strides(k_cache)
-        if adapter.strides(v_cache) != strides:
-            raise ValueError(
-                f"v_cache: expected the strides of k_cache, {strides}; got {adapter.strides(v_cache)}; copy one of them"
+        at_y = readers["q"](y) if type(y) is kind else 0
+        read_k, read_v, strides = readers.get("caches", _UNKNOWN)
+        at_k = read_k(k_cache) if type(k_cache) is kind else 0
+        at_v = read_v(v_cache) if type(v_cache) is kind else 0
+        if not (at_k and at_v and at_y) or (at_q | at_k | at_v | at_y) & 15:
+            at_q = self._admit("q", q, known)
+            at_k, at_v, at_y, strides = self._admit_all(k_cache, v_cache, y, known)
+        at_n = at_t = length_bytes = entry_bytes = 0
+        if seqlens is not None:
+            read = readers.get("seqlens")
+            at_n = (read and type(seqlens) is kind and read(seqlens)) or self._admit(
+                "seqlens", seqlens, known
             )
-        at_n = 0 if seqlens is None else address("seqlens", seqlens)
-        at_t = 0 if block_table is None else address("block_table", block_table)
-        key = (
-            index,
-            0 if seqlens is None else seqlens.dtype.itemsize,
-            0 if block_table is None else block_table.dtype.itemsize,
-            strides,
-        )
+            length_bytes = seqlens.dtype.itemsize
+        if block_table is not None or self.blocks is not None:
+            at_t, entry_bytes = self._table(block_table, known)
+        key = (index, length_bytes, entry_bytes, strides)
         launch, spaces = self._launches.get(key) or self._launch(key)
         stream = adapter.stream(index)
-        partials, arrivals = spaces.of(stream) if spaces else (0, 0)
+        partials, arrivals = spaces.of(stream) if spaces else _NOTHING
         launch(stream, at_q, at_k, at_v, at_y, at_n, at_t, partials, arrivals)
         return y
 
@@ -217,6 +217,34 @@ class DecodeAttention:
         address = self._admit("q", q, known)
         self._known[type(q)] = known
         return known, address
+
+    def _admit_all(self, k: Any, v: Any, out: Any, known: Any) -> tuple[int, int, int, tuple[int, ...]]:
+        """Addresses of caches and output, checked in full, and the strides of both caches."""
+        addresses = (
+            self._admit("k_cache", k, known),
+            self._admit("v_cache", v, known),
+            self._admit("out", out, known),
+        )
+        adapter = adapter_of(k, "k_cache")
+        strides, others = adapter.strides(k), adapter_of(v, "v_cache").strides(v)
+        if others != strides:
+            raise ValueError(
+                f"v_cache: expected the strides of k_cache, {strides}; got {others}; copy one of them"
+            )
+        if type(k) is type(v) and type(adapter) is type(known[1]):
+            # In one piece, so that a call on another thread never mixes two layouts.
+            known[2]["caches"] = (adapter.strided_reader(k), adapter.strided_reader(v), strides)
+        return *addresses, strides
+
+    def _table(self, table: Any, known: Any) -> tuple[int, int]:
+        """Address of the block table and bytes of an entry."""
+        if (table is None) != (self.blocks is None):
+            raise ValueError(
+                "block_table: prepared for contiguous caches" if self.blocks is None
+                else f"block_table: prepared for pages of {self.page} keys, so a table [B, {self.blocks}] is needed"
+            )  # fmt: skip
+        read = known[2].get("block_table")
+        return (read and read(table)) or self._admit("block_table", table, known), table.dtype.itemsize
 
     def _admit(self, role: str, x: Any, known: Any) -> int:
         """Address of an argument that fits, checked in full; raises for one that does not."""
@@ -254,9 +282,8 @@ class DecodeAttention:
         address = adapter.pointer(x)
         if index is not None and not whole and address % 16:
             raise ValueError(f"{role}: expected an array on a 16-byte boundary; copy it, e.g. with .clone()")
-        if type(mine) is type(adapter):
-            read = adapter.strided_reader(x) if cache else adapter.reader(x)
-            readers[role] = read if whole else (lambda x: 0 if (at := read(x)) & 15 else at)
+        if type(mine) is type(adapter) and (whole or role == "q"):
+            readers[role] = adapter.reader(x)
         return address
 
     # ---- launching -----------------------------------------------------------------------------------------
@@ -339,7 +366,7 @@ class DecodeAttention:
             stacklevel=3,
         )
         index = device_index()
-        lengths, entries = self._host_integers(seqlens, table)
+        lengths, entries = check_host_integers(seqlens, table, self)
         host = [np.ascontiguousarray(adapter_of(x, "q").host(x)) for x in (q, k, v)]
         there = [DeviceBuffer.of(x, index) for x in host]
         small = [None if x is None else DeviceBuffer.of(x, index) for x in (lengths, entries)]
@@ -349,16 +376,6 @@ class DecodeAttention:
         pointers = [x.pointer for x in (*there, result)] + [0 if x is None else x.pointer for x in small]
         launch(0, *pointers, *(spaces.of(0) if spaces else (0, 0)))
         _write(out, adapter_of(out, "out"), result.host())
-
-    def _host_integers(self, seqlens: Any, table: Any) -> tuple[NDArray | None, NDArray | None]:
-        """Lengths and block table as words, checked against the cache."""
-        lengths = None if seqlens is None else check_host_lengths(seqlens, self.shape[0], self.room)
-        if (table is None) != (self.blocks is None):
-            raise ValueError("block_table: it belongs to caches in pages, as prepared with `blocks`")
-        if table is None:
-            return lengths, None
-        shape = (self.shape[0], self.blocks or 0)
-        return lengths, check_host_table(table, shape, self.cache_shape[0], self.page, lengths)
 
     def run_cpu(
         self,
@@ -375,7 +392,7 @@ class DecodeAttention:
         from kernels_numba.tile.cpu import CpuTile
         from kernels_numba.tile.machine import POISON, Buffer, Machine
 
-        lengths, table = self._host_integers(seqlens, block_table)
+        lengths, table = check_host_integers(seqlens, block_table, self)
         spec = self.spec(lengths=lengths is not None, **settings)
         machine = Machine()
         kernel = split_decode.build(CpuTile(machine, spec.dtype), spec)

@@ -151,4 +151,4 @@ def make_spec(
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    return max(1, min(2, (LARGEST_SHARED_BYTES + 1024) // (spec.shared_bytes + 1024)))
+    return max(1, min(3, (LARGEST_SHARED_BYTES + 1024) // (spec.shared_bytes + 1024)))

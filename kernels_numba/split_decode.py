@@ -12,8 +12,9 @@ The logits are a tensor-core product of halves, exact but for its float32 sums; 
 with a shift that is not the maximum they range over e^(b - a), which fp16 does not hold.
 
 **async**: m = phi. Nothing passes between tiles, warps or splits until the end, and then sums are added. Where a row
-leaves (a, b) anywhere in a warp's tiles, that warp goes through its tiles again, now with the running maximum as m for
-the rows concerned; the other rows get the very bits they had. **sync**: m is the running maximum, for all rows.
+leaves (a, b) in a tile, its warp goes on with the running maximum as m for this row: from that tile, which is not yet
+added, and with what was summed before as a part whose shift is phi. Nothing is read twice, and the other rows get the
+very bits they had. **sync**: m is the running maximum, for all rows.
 At the end partial results (m, l, o) of warps and splits are joined in a fixed order: added where their shifts
 agree, else scaled to the larger one first. The last block of a unit to arrive joins the splits, so there is one launch.
 
@@ -93,7 +94,7 @@ def build(tile: Any, spec: Spec) -> Any:
     shift, outside = tile.shift(tiles), tile.outside(tiles)
     exp, exp_floor = tile.exponentials(4 * tiles), tile.exponentials(4 * tiles, floor=True)
     add_keys, max_keys, sum_lanes = tile.add_keys(tiles), tile.max_keys(tiles), tile.sum_lanes(tiles)
-    differ, choose = tile.differ(2 * tiles), tile.choose(tiles)
+    differ, choose, started = tile.differ(2 * tiles), tile.choose(tiles), tile.started(2 * tiles)
     anchors, decays, times = tile.anchors(2 * tiles), tile.decays(2 * tiles), tile.times(2 * tiles)
     fill, fill_sums, fill_row = tile.fill(2 * tiles), tile.fill(sums_count), tile.fill(per)
     spread = tile.spread(unit_rows)
@@ -217,87 +218,80 @@ def build(tile: Any, spec: Spec) -> Any:
         zero = phi - phi
         shifts = fill(phi)
         chosen = small(-1 if sync else 0)
-        turn = small(1 if sync else 0)
         most = fill(negative)
         totals = fill(0.0)
         sums = fill_sums(0.0)
-        while turn < 2:
-            most = fill(negative)
-            totals = fill(0.0)
-            sums = fill_sums(0.0)
-            used = shifts
-            flags = small(0)
-            slot = small(0)
-            ahead = first
-            fetch = small(0)
-            while fetch < stages - 1:
-                if ahead < last:
-                    key = small(16 * ahead + row)
-                    to = small(2 * (mine + fetch * stage_words))
-                    if page:
-                        places = paged(key, end, table, table_at, page_step, pages)
-                    else:
-                        places = consecutive(key)
-                    k0 = small(to + key_even)
-                    k1 = small(to + key_odd)
-                    copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
-                    copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
-                commit()
-                ahead = small(ahead + warps)
-                fetch = small(fetch + 1)
-            now = first
-            while now < last:
-                if ahead < last:
-                    key = small(16 * ahead + row)
-                    to = small(2 * (mine + fetch * stage_words))
-                    if page:
-                        places = paged(key, end, table, table_at, page_step, pages)
-                    else:
-                        places = consecutive(key)
-                    k0 = small(to + key_even)
-                    k1 = small(to + key_odd)
-                    copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
-                    copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
-                commit()
-                ahead = small(ahead + warps)
-                fetch = small(fetch + 1 if fetch + 1 < stages else 0)
-                wait()
-                warp_sync()
-                offset = small(slot * stage_words)
-                s = product(load_keys(read_even + offset, read_odd + offset, 0, 0), queries)
-                x = mask(logits(s, factor, cap), 16 * now + g, visible)
-                if turn == 1:
-                    top = choose(chosen, max_keys(most, x), most)
-                    if any_bits(differ(most, top)) != 0:
-                        drop = choose(chosen, decays(most, top), fill(1.0))
-                        totals = times(totals, drop)
-                        sums = scale_sums(sums, factors_of(drop))
-                    most = top
-                    used = choose(chosen, anchors(top), shifts)
-                    p = exp_floor(shift(x, used))
+        slot = small(0)
+        ahead = first
+        fetch = small(0)
+        while fetch < stages - 1:
+            if ahead < last:
+                key = small(16 * ahead + row)
+                to = small(2 * (mine + fetch * stage_words))
+                if page:
+                    places = paged(key, end, table, table_at, page_step, pages)
                 else:
-                    y = shift(x, used)
-                    flags = small(flags | outside(y, low, high))
-                    p = exp(y)
-                totals = add_keys(totals, p)
-                hidden = careful_tiles and 16 * now + 15 > n - tokens
-                if hidden:
-                    p = mark(p, 16 * now + g, visible)
-                put_weights(put0, put0 + 8, 0, 0, weight_words(p))
-                warp_sync()
-                values_at = small(mine + offset + KEYS * row_words)
-                if hidden:
-                    sums = weigh_carefully(sums, weights_at, values_at, index)
+                    places = consecutive(key)
+                k0 = small(to + key_even)
+                k1 = small(to + key_odd)
+                copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
+                copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
+            commit()
+            ahead = small(ahead + warps)
+            fetch = small(fetch + 1)
+        now = first
+        while now < last:
+            if ahead < last:
+                key = small(16 * ahead + row)
+                to = small(2 * (mine + fetch * stage_words))
+                if page:
+                    places = paged(key, end, table, table_at, page_step, pages)
                 else:
-                    sums = weigh(sums, weights_at, values_at, index)
-                warp_sync()
-                slot = small(slot + 1 if slot + 1 < stages else 0)
-                now = small(now + warps)
-            turn = small(turn + 1)
-            if turn == 1:
-                chosen = small(any_bits(flags))
-                if chosen == 0:
-                    turn = small(2)
+                    places = consecutive(key)
+                k0 = small(to + key_even)
+                k1 = small(to + key_odd)
+                copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
+                copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
+            commit()
+            ahead = small(ahead + warps)
+            fetch = small(fetch + 1 if fetch + 1 < stages else 0)
+            wait()
+            warp_sync()
+            offset = small(slot * stage_words)
+            s = product(load_keys(read_even + offset, read_odd + offset, 0, 0), queries)
+            x = mask(logits(s, factor, cap), 16 * now + g, visible)
+            y = x
+            if not sync:
+                y = shift(x, shifts)
+                fresh = small(any_bits(outside(y, low, high)) & (-1 ^ chosen))
+                if fresh != 0:
+                    # What these rows have summed so far is a part whose shift is phi, if it is anything.
+                    most = choose(fresh, started(sum_lanes(totals), shifts), most)
+                    chosen = small(chosen | fresh)
+            if chosen != 0:
+                top = choose(chosen, max_keys(most, x), most)
+                if any_bits(differ(most, top)) != 0:
+                    drop = choose(chosen, decays(most, top), fill(1.0))
+                    totals = times(totals, drop)
+                    sums = scale_sums(sums, factors_of(drop))
+                most = top
+                p = exp_floor(shift(x, choose(chosen, anchors(top), shifts)))
+            else:
+                p = exp(y)
+            totals = add_keys(totals, p)
+            hidden = careful_tiles and 16 * now + 15 > n - tokens
+            if hidden:
+                p = mark(p, 16 * now + g, visible)
+            put_weights(put0, put0 + 8, 0, 0, weight_words(p))
+            warp_sync()
+            values_at = small(mine + offset + KEYS * row_words)
+            if hidden:
+                sums = weigh_carefully(sums, weights_at, values_at, index)
+            else:
+                sums = weigh(sums, weights_at, values_at, index)
+            warp_sync()
+            slot = small(slot + 1 if slot + 1 < stages else 0)
+            now = small(now + warps)
 
         if by_products:
             put_sums(mine + 2 * t * size + 8 * g, 0, 0, 0, sum_words(sums))

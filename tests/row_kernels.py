@@ -209,6 +209,11 @@ def anchors(tile: Any) -> Callable:
     return _one(tile, 4, tile.anchors(4), 4)
 
 
+@row("started")
+def started(tile: Any) -> Callable:
+    return _two(tile, 8, 8, tile.started(8), 8)
+
+
 @row("decays")
 def decays(tile: Any) -> Callable:
     return _two(tile, 8, 8, tile.decays(8), 8)

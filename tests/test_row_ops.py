@@ -119,6 +119,10 @@ def expect_anchors(spec: Tiny, data: Data) -> NDArray:
     return np.where(x == -np.inf, F(0), x)
 
 
+def expect_started(spec: Tiny, data: Data) -> NDArray:
+    return np.where(rows_of(data, 0, 8) == 0, F(-np.inf), rows_of(data, SECOND, 8))
+
+
 def expect_decays(spec: Tiny, data: Data) -> NDArray:
     old, new = rows_of(data, 0, 8).astype(float), rows_of(data, SECOND, 8).astype(float)
     x = old - np.where(new == -np.inf, 0, new)
@@ -296,6 +300,8 @@ def start(spec: Tiny, seed: int = 0) -> Data:
     data = data_for(seed)
     if spec.name == "records":
         data.w[0] = 0
+    if spec.name == "started":
+        data.w[: 8 * 32 : 3] = 0
     return data
 
 

@@ -60,7 +60,8 @@ made outside the kernel                            called inside
                                                    ``sum_lanes(sums)``: over the keys of a query
 ``any_bits``, ``differ(count)``, ``choose(tiles)`` ``any_bits(x)`` of all lanes; ``differ(a, b)``;
                                                    ``choose(bits, a, b)``
-``anchors(count)``, ``decays(count)``, ``decay``   ``anchors(most)``, ``decays(old, new)``: when a shift moves
+``anchors``, ``started``, ``decays``, ``decay``    ``anchors(most)``, ``started(sums, shifts)``,
+                                                   ``decays(old, new)``: when a shift moves
 ``spread(rows)``, ``scale_rows(rows, per)``        ``spread(x)``: a value a row; ``scale_rows(x, factors)``
 ``weigh(rows, widths, stride, careful=)``          ``weigh(sums, weights, values, lane)``: sums += weights values
 ``weigh_products``, ``scale_queries``              the same on tensor cores, for 8 rows at a time

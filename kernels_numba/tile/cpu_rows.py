@@ -213,6 +213,11 @@ class CpuRows:
         """What may be subtracted: 0 for a maximum of -inf."""
         return lambda most: np.where(most == -np.inf, np.float32(0), most)
 
+    @staticmethod
+    def started(count: int) -> Callable:
+        """The shift where something was summed, else -inf."""
+        return lambda sums, shifts: np.where(sums == 0, np.float32(-np.inf), shifts)
+
     def decays(self, count: int) -> Callable:
         """e^(old - new), 0 for an old -inf."""
 

@@ -354,6 +354,18 @@ class GpuRows:
         nothing = builder.fcmp_ordered("==", most, number(-np.inf))
         return builder.select(nothing, number(0.0), most)
 
+    def started(self, count: int) -> Any:
+        """``op(sums, shifts)``: the shift where something was summed, else -inf: a maximum to go on from."""
+
+        def body(builder: Any, sums: Any, shifts: Any) -> list:
+            pairs = zip(unpack(builder, sums, count), unpack(builder, shifts, count), strict=True)
+            return [
+                builder.select(builder.fcmp_ordered("==", x, number(0.0)), number(-np.inf), y)
+                for x, y in pairs
+            ]
+
+        return operation(floats(count), (None, None), body)
+
     def decays(self, count: int) -> Any:
         """``op(old, new)``: e^(old - new), by which sums are scaled when the shift moves; 0 for an old -inf."""
 
