@@ -56,13 +56,15 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXITS,
         formatter_class=raw,
     )
-    p.add_argument("op", choices=("fftconv",), help="operation")
+    p.add_argument("op", choices=("fftconv", "decode_attention"), help="operation")
     p.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
     shape = p.add_argument_group("shape: u [B, H, L], one filter per channel, transform length N")
     shape.add_argument("-N", default=[1024], type=_sizes, metavar="N", help="transform length(s) (1024)")
     shape.add_argument("-B", default=[64], type=_sizes, metavar="B", help="batch: sequences per filter (64)")
     shape.add_argument("-H", default=[768], type=_sizes, metavar="H", help="channels: filters (768)")
-    shape.add_argument("-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants)")
+    shape.add_argument(
+        "-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
+    )
     shape.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"), help="stored type (fp16)")
     shape.add_argument(
         "--variant",
@@ -70,6 +72,12 @@ def parser() -> argparse.ArgumentParser:
         choices=("plain", "causal", "gated", "causal-gated"),
         help="gated: y = v * ((u * w) conv k) (plain)",
     )
+    heads = p.add_argument_group(
+        "decode_attention: one query token over caches [B, L, Hkv, D]; N is not used"
+    )
+    heads.add_argument("--Hq", default=32, type=_size, metavar="H", help="query heads (32)")
+    heads.add_argument("--Hkv", type=_size, metavar="H", help="key heads (Hq)")
+    heads.add_argument("-D", default=128, type=_size, metavar="D", help="head size (128)")
     how = p.add_argument_group("plan and model")
     how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")
     how.add_argument(
@@ -186,6 +194,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    if options.op == "decode_attention":
+        from costmodel import attention_tables
+
+        text = attention_tables.predict(
+            options.gpu,
+            options.format,
+            batches=options.B,
+            heads=options.Hq,
+            kv_heads=options.Hkv or options.Hq,
+            head_size=options.D,
+            lengths=[options.L or 4096],
+        )
+        print(text)
+        return 0
     from costmodel import fftconv, tables
     from costmodel.gpus import load
 

@@ -33,6 +33,9 @@ SM_SHARE, SM_SHARE_PER_ROW = 0.643, 0.0205
 NORM = 5.35
 FITTED_RATE = 4.49e12
 """Bytes per second; the file of that GPU says 4.55e12 of a long read."""
+FITTED_GPU = "h200-sxm"
+RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.033, 0.15
+"""Root mean square of the fit's relative errors; on a GPU that it was not fitted to, what the project assumes."""
 MOST_SPLITS = 512
 WARPS, RING_BYTES = 4, 24 * 1024
 
@@ -64,12 +67,30 @@ def blocks_per_sm(shape: Shape, gpu: GPU) -> int:
 
 def read_rate(gpu: GPU) -> float:
     """Bytes per second of keys and values: the fit's, times the ratio of this GPU's memory rate to that GPU's."""
-    reference = load("h200-sxm")
+    reference = load(FITTED_GPU)
     return FITTED_RATE * _rate(gpu) / _rate(reference)
 
 
 def _rate(gpu: GPU) -> float:
     return float(gpu.spec["memory_bandwidth_bytes_per_s"])
+
+
+def floor_us(*, batch: int, kv_heads: int, head_size: int, length: int, gpu: GPU) -> float:
+    """Microseconds that keys and values take at the rate of a long read."""
+    return batch * kv_heads * length * 4 * head_size / read_rate(gpu) * 1e6
+
+
+def bound_of(shape: Shape, *, batch: int, kv_heads: int, length: int, splits: int, gpu: GPU) -> str:
+    """What most of the time is spent on: memory, a single SM's share, or launching and joining."""
+    units, tiles = batch * kv_heads * shape.row_tiles, ceil(length / KEYS)
+    sms = int(gpu.spec["sm_count"])
+    memory = floor_us(batch=batch, kv_heads=kv_heads, head_size=shape.head_size, length=length, gpu=gpu)
+    share = (SM_SHARE + SM_SHARE_PER_ROW * shape.unit_rows) * shape.row_tiles
+    one_sm = memory * ceil(units * splits / sms) * ceil(tiles / splits) * sms / (units * tiles) * share
+    whole = time_us(shape, batch=batch, kv_heads=kv_heads, length=length, splits=splits, gpu=gpu)
+    if max(memory, one_sm) < whole / 2:
+        return "launching"
+    return "memory" if memory >= one_sm else "one SM"
 
 
 def time_us(

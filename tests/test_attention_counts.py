@@ -178,3 +178,63 @@ def test_times_have_sense() -> None:
     )
     floor = 2 * 8 * 8 * 8192 * 128 * 2 / 4.8e12 * 1e6
     assert floor < found[0].time_us < 1.5 * floor
+
+
+@pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
+def test_predict_command(form: str, capsys: Any) -> None:
+    words = [
+        "predict",
+        "decode_attention",
+        "--gpu",
+        "h200-sxm",
+        "--Hq",
+        "32",
+        "--Hkv",
+        "8",
+        "-L",
+        "8K",
+        "--format",
+        form,
+    ]
+    assert main([*words, "-B", "8"]) == 0
+    text = capsys.readouterr().out
+    best = decode_attention.candidates(
+        batch=8, heads=32, kv_heads=8, head_size=128, length=8192, gpu="h200-sxm"
+    )[0]
+    if form == "json":
+        found = json.loads(text)
+        assert found["best"]["splits"] == best.splits and found["best"]["time_us"] == best.time_us
+        assert found["best"]["bound"] == "memory" and found["floor_us"] < best.time_us
+        assert {"schema", "inputs", "gpu", "version"} <= set(found)
+    else:
+        assert (f"splits={best.splits}" if form == "csv" else f"{best.time_us:.1f}") in text
+    assert main([*words, "-B", "1,8,64"]) == 0
+    several = capsys.readouterr().out
+    assert len(json.loads(several)["cases"]) == 3 if form == "json" else several.count("\n") >= 4
+    assert (
+        main(
+            [
+                "predict",
+                "decode_attention",
+                "--gpu",
+                "h200-sxm",
+                "-B",
+                "1",
+                "-L",
+                "64",
+                "--Hq",
+                "3",
+                "--Hkv",
+                "2",
+            ]
+        )
+        == 2
+    )
+
+
+def test_bounds_of_times() -> None:
+    gpu, shape = decode_attention.load("h200-sxm"), attention_counts.Shape(128, 1)
+    sizes = {"batch": 1, "kv_heads": 32}
+    assert decode_attention.bound_of(shape, length=256, splits=1, gpu=gpu, **sizes) == "launching"
+    assert decode_attention.bound_of(shape, length=32768, splits=1, gpu=gpu, **sizes) == "one SM"
+    assert decode_attention.bound_of(shape, length=32768, splits=4, gpu=gpu, **sizes) == "memory"

@@ -16,7 +16,7 @@ from costmodel import attention_counts
 from kernels_numba import DecodeAttention
 from kernels_numba.attention_checks import HEAD_SIZES
 
-few = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 
 
 def prepared(case: Case, p: Problem, **other: Any) -> DecodeAttention:
@@ -93,7 +93,7 @@ def test_ranges_of_the_paper_s_models(model: str) -> None:
 
 # ---- laws ----------------------------------------------------------------------------------------------------
 @few
-@given(case=cases(room=50, tokens=3), others=st.tuples(st.integers(1, 60), st.integers(1, 8)))
+@given(case=cases(room=40, tokens=3), others=st.tuples(st.integers(1, 9), st.integers(1, 6)))
 @example(case=Case(kind="outlier", room=50, bounds=(-3.0, 3.0)), others=(60, 1))
 def test_any_split_equals_the_whole(case: Case, others: tuple[int, int]) -> None:
     """And any number of warps, more splits than keys among them; a split count gives the same bits again."""
