@@ -278,9 +278,11 @@ class Machine:
         """The running warp waits for all others."""
         warp = self.warp
         warp.syncs += 1
-        if self._turns.arrive(warp.index):
-            self.epoch += 1
+        self._turns.arrive(warp.index, self._begin_epoch)
         self._turns.wait_turn(warp.index)
+
+    def _begin_epoch(self) -> None:
+        self.epoch += 1
 
 
 class _Turns:
@@ -301,8 +303,8 @@ class _Turns:
             if self.error is not None:
                 raise _Stopped
 
-    def arrive(self, index: int) -> bool:
-        """Reach a barrier; true when this warp was the last and opened it."""
+    def arrive(self, index: int, opening: Callable[[], None]) -> None:
+        """Reach a barrier; the last warp opens it, after ``opening()``: before any other can run on."""
         with self.change:
             if self.left_early:
                 raise KernelError("a warp waits at a barrier that another warp of its block never reaches")
@@ -310,10 +312,10 @@ class _Turns:
             self.arrived.append(index)
             opened = len(self.arrived) == len(self.alive)
             if opened:
+                opening()
                 self.queue, self.arrived = sorted(self.arrived), []
                 self.barriers += 1
             self.change.notify_all()
-            return opened
 
     def leave(self, index: int) -> None:
         with self.change:
