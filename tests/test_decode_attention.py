@@ -135,7 +135,7 @@ def test_heads_of_a_group_are_independent(case: Case) -> None:
 
 
 @few
-@given(cases(room=40))
+@given(cases(room=30, tokens=4))
 def test_what_is_not_seen_does_not_exist(case: Case) -> None:
     """NaN in keys and values past the end of a sequence, and past what a token may see, change no bit."""
     case = case._replace(lengths=True, page=0, kind="noise")
