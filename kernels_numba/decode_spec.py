@@ -56,11 +56,6 @@ class Spec:
         return ceil(self.rows / self.row_tiles)
 
     @property
-    def hint(self) -> str:
-        """What the caches are told of keys and values: they are read once, unless several units share them."""
-        return "evict_first" if self.row_tiles == 1 else ""
-
-    @property
     def query_tiles(self) -> int:
         """Columns of 8 queries in the product."""
         return ceil(self.unit_rows / 8)

@@ -77,7 +77,7 @@ def build(tile: Any, spec: Spec) -> Any:
     word, arrive, any_bits, decay = tile.load_word, tile.arrive, tile.any_bits, tile.decay
     consecutive = tile.consecutive_rows(copies, rows_per_copy)
     paged = tile.paged_rows(copies, rows_per_copy, page or 1)
-    copy = tile.copy_rows(copies, rows_per_copy, rows_per_copy * padded, spec.hint)
+    copy = tile.copy_rows(copies, rows_per_copy, rows_per_copy * padded)
     load_query, join = tile.load_chunks(chunks, 32), tile.join
     # Registers of both columns of queries, chunk by chunk -> B operand registers.
     to_b = tile.select(

@@ -87,19 +87,13 @@ class GpuRecords:
 
         return rows
 
-    def copy_rows(self, count: int, step: int, to_step: int, hint: str = "") -> Any:
+    def copy_rows(self, count: int, step: int, to_step: int) -> Any:
         """``op(to0, to1, to2, to3, source, rows, stride, at, first, end)``: asynchronous copies of 8 elements.
 
         Copy i goes from element ``rows[i] stride + at`` to half element ``to0`` .. ``to3`` (i modulo 4) plus
-        ``i to_step``. With the hint "evict_first" what is copied leaves the L2 cache before anything else. Zeros
-        where the key ``first + i step`` is not below ``end``.
+        ``i to_step``; zeros where the key ``first + i step`` is not below ``end``.
         """
         text = "cp.async.cg.shared.global [$0+{}], [$1], 16, $2;"
-        if hint == "evict_first":
-            text = (
-                "{{.reg .b64 c; createpolicy.fractional.L2::evict_first.b64 c, 1.0; "
-                "cp.async.cg.shared.global.L2::cache_hint [$0+{}], [$1], 16, $2, c;}}"
-            )
 
         @intrinsic
         def copy(typing_context, to0, to1, to2, to3, source, rows, stride, at, first, end):
