@@ -17,6 +17,7 @@ from typing import Any
 from costmodel import render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
+OPERATIONS = ("fftconv", "linear", "decode_attention")
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
 
 _ABOUT = """\
@@ -58,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXITS,
         formatter_class=raw,
     )
-    p.add_argument("op", choices=("fftconv", "linear"), help="operation")
+    p.add_argument("op", choices=OPERATIONS, help="operation")
     p.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
     shape = p.add_argument_group(
         "shape: u [B, H, L], one filter per channel, transform length N; linear: x [M, K], w [N, K]"
@@ -70,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
     shape.add_argument("-K", default=[4096], type=_sizes, metavar="K", help="linear: inputs (4096)")
     shape.add_argument("-B", default=[64], type=_sizes, metavar="B", help="batch: sequences per filter (64)")
     shape.add_argument("-H", default=[768], type=_sizes, metavar="H", help="channels: filters (768)")
-    shape.add_argument("-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants)")
+    shape.add_argument(
+        "-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
+    )
     shape.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"), help="stored type (fp16)")
     shape.add_argument(
         "--variant",
@@ -78,6 +81,12 @@ def parser() -> argparse.ArgumentParser:
         choices=("plain", "causal", "gated", "causal-gated"),
         help="gated: y = v * ((u * w) conv k) (plain)",
     )
+    heads = p.add_argument_group(
+        "decode_attention: one query token over caches [B, L, Hkv, D]; N is not used"
+    )
+    heads.add_argument("--Hq", default=32, type=_size, metavar="H", help="query heads (32)")
+    heads.add_argument("--Hkv", type=_size, metavar="H", help="key heads (Hq)")
+    heads.add_argument("-D", default=128, type=_size, metavar="D", help="head size (128)")
     how = p.add_argument_group("plan and model")
     how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")
     how.add_argument(
@@ -127,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=("fftconv", "linear"), help="operation (fftconv)")
+    m.add_argument("--op", default="fftconv", choices=OPERATIONS, help="operation (fftconv)")
     m.add_argument(
         "--model",
         action="append",
@@ -147,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
         "measurements", help="print what was measured", description="Print measured rows."
     )
     r.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    r.add_argument("--op", choices=("fftconv", "linear"), help="operation (all)")
+    r.add_argument("--op", choices=OPERATIONS, help="operation (all)")
     _format(r)
 
     c = commands.add_parser(
@@ -220,6 +229,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    if options.op == "decode_attention":
+        from costmodel import attention_tables
+
+        text = attention_tables.predict(
+            options.gpu,
+            options.format,
+            batches=options.B,
+            heads=options.Hq,
+            kv_heads=options.Hkv or options.Hq,
+            head_size=options.D,
+            lengths=[options.L or 4096],
+        )
+        print(text)
+        return 0
     from costmodel import fftconv, tables
     from costmodel.gpus import load
 
@@ -323,23 +346,25 @@ def _measurements(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from costmodel import tables
+    from costmodel import decode_attention, tables
     from costmodel.compare import compare
 
     if options.op == "linear":
         from costmodel.compare_linear import compare as compare_linear
 
-        found = compare_linear(options.gpu)
+        found, attention = compare_linear(options.gpu), None
     else:
-        found = compare(options.gpu)
-    print(tables.comparison(found, options.format))
+        found, attention = compare(options.gpu), decode_attention.compare(options.gpu)
+    others = [attention] if attention else []
+    print(tables.comparison(found, options.format, others))
     if found.skipped:
         render.note(f"rows left out, of a variant that the model does not predict: {found.skipped}")
     if not found.pairs and options.format in ("json", "csv"):
         render.note(f"nothing of ours was measured on {found.gpu.slug} yet, so nothing was compared")
     if options.max_regret is None:
         return 0
-    worst = found.worst_regret_p95()
+    regrets = [found.worst_regret_p95(), *(other.worst_regret_p95() for other in others)]
+    worst = max((regret for regret in regrets if regret is not None), default=None)
     if worst is None:
         render.note("no case has two measured choices, so --max-regret had nothing to judge")
         return 0

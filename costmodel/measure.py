@@ -111,8 +111,8 @@ def main(
     With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
     linear layers, those of ``models`` (by default all), and their dispatch tables too.
     """
-    if op not in (None, "fftconv", "linear"):
-        render.note(f"op: fftconv and linear have kernels, got {op!r}")
+    if op not in (None, "fftconv", "linear", "decode_attention"):
+        render.note(f"op: accepted are fftconv, linear and decode_attention, got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -140,10 +140,14 @@ def main(
         render.note(f"wrote {written} rows to {measurements.path_of(gpu.slug, op)}")
         return 0
     written = 0
-    path = measurements.path_of(gpu.slug, "fftconv")
-    for row, bound in run(
-        quick=quick, asked=asked
-    ):  # row by row: what was measured stays when the run is cut short
+    path = measurements.path_of(gpu.slug, op or "fftconv")
+    if op == "decode_attention":
+        from costmodel.measure_attention import run as attention
+
+        rows = attention(quick=quick)
+    else:
+        rows = run(quick=quick, asked=asked)
+    for row, bound in rows:  # row by row: what was measured stays when the run is cut short
         measurements.append([row], gpu.slug, bounds=[bound])
         written += 1
     render.note(f"wrote {written} rows to {path}")
@@ -184,7 +188,9 @@ def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Ro
             f"{ours.median_us:.1f} us, {peers}error {ours.rel_err:.2e}"
         )
     if not quick and not asked:
-        yield from _host_cost(torch, stamp)
+        from costmodel.host_cost import rows as host_rows
+
+        yield from host_rows(torch, stamp)
 
 
 def need_torch() -> Any:
@@ -391,59 +397,6 @@ def _error(data: _Data, filters: Any, y: Any, case: Case, torch: Any) -> float:
         wrong += (y[part].double() - exact).square().sum().item()
         size += torch.maximum(terms, exact.norm(dim=-1)).square().sum().item()
     return math.sqrt(wrong / size)
-
-
-def _host_cost(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
-    """Host time of a prepared call, beside one PyTorch elementwise operation on the same tensors."""
-    case = Case(1024, 1024, "plain", "fp16")
-    data = _Data(torch.randn((case.batch, case.channels, case.length), device="cuda").half(), None, None)
-    provider = _providers(case, torch)[0]
-    call, y = provider.prepare(data)
-    call()
-    error = _error(data, _filters(case, torch), y, case, torch)
-
-    def elementwise() -> None:
-        torch.mul(data.u, 2.0, out=y)
-
-    for name, function in (("ours:host-call", call), ("torch:host-elementwise", elementwise)):
-        times = sorted(_host_times(function, torch))
-        middle, low, high = (times[int(len(times) * q)] for q in (0.5, 0.2, 0.8))
-        note = "host time of one call with out=, not GPU time"
-        if name.startswith("torch"):
-            note += "; torch.mul(u, 2, out=y)"
-        yield (
-            Row(
-                "fftconv",
-                case.name,
-                "fp16",
-                name,
-                middle,
-                low,
-                high,
-                len(times),
-                case.bytes_min(2),
-                case.flops,
-                error if name.startswith("ours") else 0.0,
-                *stamp,
-                note,
-            ),
-            provider.bound,
-        )
-        render.note(f"{name}: {middle:.1f} us on the host")
-
-
-def _host_times(
-    function: Callable[[], Any], torch: Any, *, rounds: int = 100, calls: int = 20
-) -> list[float]:
-    function()
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            function()
-        times.append((time.perf_counter() - begin) * 1e6 / calls)
-    return times
 
 
 def commit() -> str:

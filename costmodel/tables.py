@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel import measurements, render, units
 from costmodel.compare import Comparison, plan_of
+from costmodel.decode_attention import SplitComparison
 from costmodel.fftconv import ORDERS, Candidate, Forecast, plan_name
 from costmodel.gpus import GPU
 from costmodel.measurements import Row
@@ -227,8 +228,11 @@ def _plan_name(plan: Any) -> str:
     return plan_name(plan) if isinstance(plan, Plan) else str(plan).partition(" ")[0]
 
 
-def comparison(found: Comparison, form: str) -> str:
-    """Predicted and measured time of every case, then the errors and the regret of each decision."""
+def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] = ()) -> str:
+    """Predicted and measured time of every case, then the errors and the regret of each decision.
+
+    ``others`` are operations whose only decision is a split count: in JSON beside the first, else as sentences.
+    """
     if form == "json":
         rows = [
             {
@@ -246,6 +250,7 @@ def comparison(found: Comparison, form: str) -> str:
             for p in found.pairs
         ]
         body = {found.op: {**found.summary(), "rows": rows}}
+        body |= {other.op: {**other.summary(), "rows": other.rows()} for other in others}
         return render.document("compare", inputs={}, gpu=found.gpu.describe(), operations=body)
     if form == "csv":
         keys = ("measured_us", "predicted_us", "predicted_low_us", "predicted_high_us")
@@ -271,10 +276,11 @@ def comparison(found: Comparison, form: str) -> str:
         ]
         for p in found.pairs
     ]
+    sentences = "\n".join([verdict(found), *(other.verdict() for other in others)])
     if not cells:
-        return verdict(found)
+        return sentences
     table = render.rows_as(form, header, cells, title=f"{found.op} on {found.gpu.slug}")
-    return f"{table}\n\n{verdict(found)}"
+    return f"{table}\n\n{sentences}"
 
 
 _DECISIONS = {

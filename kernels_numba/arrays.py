@@ -55,6 +55,25 @@ class Adapter(ABC):
 
         return read
 
+    def strided_reader(self, example: Any) -> Callable[[Any], int]:
+        """As :meth:`reader`, for an array that need not be contiguous; its strides are those of the example."""
+        place, shape, dtype, strides = (
+            self.index(example),
+            example.shape,
+            example.dtype,
+            self.strides(example),
+        )
+
+        def read(x: Any) -> int:
+            same = x.shape == shape and x.dtype == dtype and self.strides(x) == strides
+            return self.pointer(x) if same and self.index(x) == place else 0
+
+        return read
+
+    def strides(self, x: Any) -> tuple[int, ...]:
+        """Elements from one index to the next, for each axis."""
+        return tuple(step // x.dtype.itemsize for step in x.strides)
+
     @abstractmethod
     def pointer(self, x: Any) -> int:
         """Address of the first element."""
@@ -147,6 +166,19 @@ class TorchAdapter(Adapter):
             return 0
 
         return read
+
+    def strided_reader(self, example: Any) -> Callable[[Any], int]:
+        place, shape, dtype, strides = example.get_device(), example.shape, example.dtype, example.stride()
+
+        def read(x: Any) -> int:
+            if x.dtype is dtype and x.shape == shape and x.get_device() == place and x.stride() == strides:
+                return 0 if x.requires_grad else x.data_ptr()
+            return 0
+
+        return read
+
+    def strides(self, x: Any) -> tuple[int, ...]:
+        return x.stride()
 
     def stream(self, index: int) -> int:
         return self.torch._C._cuda_getCurrentRawStream(index)
@@ -298,5 +330,16 @@ def adapter_of(x: Any, name: str) -> Adapter:
             f"{name}: expected a NumPy, PyTorch, CuPy or Numba array, got "
             f"{type(x).__module__}.{type(x).__qualname__}; convert it, for instance with numpy.asarray or "
             "cupy.from_dlpack"
+        )
+    return found
+
+
+def half_dtype(x: Any, adapter: Adapter, name: str) -> str:
+    """The dtype of an array that must be of half precision. Raises ``TypeError`` for any other, naming the argument."""
+    found = adapter.dtype_name(x)
+    if found not in ("fp16", "bf16"):
+        raise TypeError(
+            f"{name}: the fused kernels take fp16 and bf16, got {found}; convert it (nothing is converted silently), "
+            "or use the function of the same name in reference, which computes in float64"
         )
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache as cached
@@ -22,6 +23,8 @@ from kernels_numba import cache
 from kernels_numba.device import Device, device
 
 DEFAULT_SHARED_BYTES = 48 * 1024
+POINTERS = ("u", "pregate", "postgate", "y")
+"""What the arguments of a convolution's kernel that change from call to call are called."""
 
 
 class LaunchError(RuntimeError):
@@ -126,41 +129,38 @@ class LoadedKernel:
         self,
         grid: int,
         arguments: Sequence[Any],
+        pointers: Sequence[str] = POINTERS,
         *,
-        pointers: Sequence[str] = ("u", "pregate", "postgate", "y"),
         overlap: bool = False,
     ) -> Callable[..., None]:
-        """A function that launches on a stream: ``launch(stream_handle, u, pregate, postgate, y)``.
+        """A function that launches on a stream: ``launch(stream_handle, *pointers)``, a pointer for each name.
 
-        ``arguments`` are the kernel's, as integers, with the four names of ``pointers`` in their places (a name
-        that is missing takes a pointer and forgets it). The driver's array of parameters is made once and only the
-        pointers change: the host's share of a launch is then little more than the driver's own.
+        ``arguments`` are the kernel's: integers, floats (for float32), and the names of ``pointers`` in the places of
+        those that change (a name that is missing takes a pointer and forgets it). The driver's array of parameters is
+        made once and only the pointers change: the host's share of a launch is then little more than the driver's own.
 
         ``overlap``: the kernel may start while the launch before it in the stream still runs ("programmatic
         dependent launch", compute capability 9); it says itself from where on it needs that launch's results.
         """
         where = self.device
         count = len(arguments)
-        values = (ctypes.c_uint64 * (count + 1))(*(0 if isinstance(a, str) else int(a) for a in arguments))
+        values = (ctypes.c_uint64 * (count + 1))(*map(_word, arguments))
         addresses = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
         places = [arguments.index(name) if name in arguments else count for name in pointers]
-        first, second, third, last = places
         start, success, no_context = self._starter(grid, ctypes.addressof(addresses), overlap=overlap)
         lock = threading.Lock()
 
-        def run(handle: int, u: int, pregate: int, postgate: int, y: int) -> None:
+        def run(handle: int, *pointers: int) -> None:
             with lock:  # the parameters belong to one launch at a time; the driver copies them
-                values[first] = u
-                values[last] = y
-                values[second] = pregate
-                values[third] = postgate
+                for place, pointer in zip(places, pointers, strict=True):
+                    values[place] = pointer
                 status = start(handle)
             if status != success:
                 from cuda.bindings import driver
 
                 # A host thread that has not used any GPU yet has no current context.
                 if status == no_context and not int(driver.cuCtxGetCurrent()[1]):
-                    run_there(handle, u, pregate, postgate, y)
+                    run_there(handle, *pointers)
                     return
                 raise LaunchError(f"launch of {self.describe(grid)} failed: {status.name}")
 
@@ -213,6 +213,13 @@ class LoadedKernel:
             f"{self.spec.name} (grid {grid}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes "
             f"of shared memory of at most {self.device.shared_bytes_per_block} on {self.device.name})"
         )
+
+
+def _word(argument: Any) -> int:
+    """An argument as the low bytes of a 64-bit word; 0 for the name of one that comes later."""
+    if isinstance(argument, float):
+        return int(struct.unpack("<I", struct.pack("<f", argument))[0])
+    return 0 if isinstance(argument, str) else int(argument)
 
 
 _loaded: dict[tuple[str, Any, int], LoadedKernel] = {}

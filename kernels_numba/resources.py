@@ -79,6 +79,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
     yield from _linear()
+    yield from attention_kernels()
     for plan in default_plans(dtype="fp32").values():
         yield _kernel(plan, "fp32")
     plan = default_plans(dtype="fp32")[1024]
@@ -127,6 +128,21 @@ def _linear() -> Iterator[tuple[Any, Any]]:
     found[linear_realign.Spec("fp16")] = linear_realign
     for spec, family in found.items():
         yield family, spec
+
+
+def attention_kernels() -> Iterator[tuple[Any, Any]]:
+    """Decode attention: both formats and schemes, each way to weigh values, the largest; and softmax."""
+    from kernels_numba import line_softmax, split_decode
+
+    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16")
+    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16", sync=True)
+    yield split_decode, split_decode.make_spec(128, 1, 1, "bf16", lengths=True)
+    yield split_decode, split_decode.make_spec(128, 4, 1, "fp16")
+    yield split_decode, split_decode.make_spec(128, 8, 1, "fp16")
+    yield split_decode, split_decode.make_spec(64, 1, 8, "bf16", lengths=True, page=16, capped=True)
+    yield split_decode, split_decode.make_spec(256, 16, 1, "fp16")
+    yield line_softmax, line_softmax.Spec("fp16", 8, team=True, sync=False)
+    yield line_softmax, line_softmax.Spec("bf16", 1, team=False, sync=True)
 
 
 def _kernel(plan: Plan, dtype: str, **variant: bool) -> tuple[Any, Any]:

@@ -147,6 +147,10 @@ def test_notebook_and_script_are_one_and_without_output(script):
         assert not cell.get("outputs") and cell.get("execution_count") is None
 
 
+PICTURES = {"01_decomposition": 10, "02_async_softmax": 2}
+"""Every picture that a notebook shows."""
+
+
 @pytest.mark.parametrize("script", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(script, tmp_path):
     """Executed cell by cell as Jupyter would, in a kernel of its own."""

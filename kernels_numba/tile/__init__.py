@@ -4,8 +4,8 @@ A kernel is an ordinary Python function, made by a builder that is given a *tile
 operations for one half-precision type ("fp16" or "bf16"), or those that need none ("fp32"). With
 ``gpu_vocabularies.tile(dtype)`` the function is compiled by Numba-CUDA (``compile.py``): every operation is an
 intrinsic that emits LLVM IR and inline PTX. With ``cpu.CpuTile(machine, dtype)`` the same, unchanged function runs in
-NumPy on a ``machine.Machine``, which counts what it does and raises ``KernelError`` for what a GPU leaves undefined. The two
-agree bit for bit, except for the order in which a tensor core adds up.
+NumPy on a ``machine.Machine``, which counts what it does and raises ``KernelError`` for what a GPU leaves undefined.
+The two agree bit for bit, except for the order in which a tensor core adds up.
 
 A *fragment* is what a warp of 32 lanes holds of a matrix: the same number of 32-bit registers in every lane, each
 two half-precision elements or one float32 (transforms of filters also have float64). ``layout.py`` says which element
@@ -118,6 +118,39 @@ made outside the kernel                            called inside
 ``load_fresh``                                     ``load(source, at)``: what another block wrote
 ``last_block``                                     ``last_block(counters, at, expected)``
 ``wait_for_previous``, ``let_next_start``          order of launches that overlap
+================================================== ========================================================
+
+"attention", for attention and softmax:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``fill(count)``, ``registers(count)``, ``first``   a fragment of one number, or of up to four integers; one of it
+``as_floats(count)``, ``as_words(count)``          the same bits as float32 or as words
+``logits(tiles, capped=)``                         ``logits(products, factor, cap)``: scaled, soft-capped
+``mask(tiles, value)``                             ``mask(x, key, limits)``: ``value`` from the limit on
+``shift(tiles)``, ``outside(tiles)``               ``shift(x, shifts)``; ``outside(x, low, high)``: bits of queries
+``exponentials(count, floor=)``                    ``exponentials(x)``: e^x
+``add(count)``, ``times(count)``                   ``add(a, b)``, ``times(a, b)``: elementwise, in float32
+``add_keys``, ``max_keys``, ``sum_lanes``          ``add_keys(sums, x)``, ``max_keys(most, x)``,
+                                                   ``sum_lanes(sums)``: over the keys of a query
+``any_bits``, ``differ(count)``, ``choose(tiles)`` ``any_bits(x)`` of all lanes; ``differ(a, b)``;
+                                                   ``choose(bits, a, b)``
+``anchors``, ``started``, ``decays``, ``decay``    ``anchors(most)``, ``started(sums, shifts)``,
+                                                   ``decays(old, new)``: when a shift moves
+``spread(rows)``, ``scale_rows(rows, per)``        ``spread(x)``: a value a row; ``scale_rows(x, factors)``
+``weigh(rows, widths, stride, careful=)``          ``weigh(sums, weights, values, lane)``: sums += weights values
+``weigh_products``, ``scale_queries``              the same on tensor cores, for 8 rows at a time
+``widen``, ``cut``, ``less``, ``any_outside``,     elements of one line in all registers: halves as float32,
+``largest``, ``total``, ``across``                 the end, a shift, the range, and reductions
+``quotient(count)``                                ``quotient(x, total)``: zeros where the total is zero
+``consecutive_rows``, ``paged_rows``               row numbers of keys, in a contiguous cache or in pages
+``copy_rows(count, step, to_step)``                ``copy(to0, to1, source, rows, stride, at, first, end)``
+``load_chunks(count, step)``, ``load_word``        ``load(source, at, place, limit)``; ``load_word(source, at)``
+``put_rows(rows)``, ``get_float``                  numbers of rows to and from shared memory
+``store_word_pieces``, ``load_fresh_pieces``,      partial results in global memory, written by one block and
+``put_float``                                      read by another
+``fence``, ``arrive``                              ``fence()``; ``arrive(counters, at, total)``: how many came before
 ================================================== ========================================================
 
 "wide" has the same words as the first table: what touches sequences reads and writes float32.

@@ -5,8 +5,12 @@ from __future__ import annotations
 from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
+from kernels_numba.tile.cpu_lines import CpuLines
 from kernels_numba.tile.cpu_products import CpuProducts
+from kernels_numba.tile.cpu_records import CpuRecords
+from kernels_numba.tile.cpu_rows import CpuRows
 from kernels_numba.tile.cpu_streams import CpuStreams
+from kernels_numba.tile.cpu_weights import CpuWeights
 from kernels_numba.tile.cpu_wide import CpuWide
 from kernels_numba.tile.machine import Machine
 
@@ -19,11 +23,16 @@ class CpuLinear(CpuProducts, CpuStreams, CpuTile):
     """For linear layers."""
 
 
+class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
+    """For attention and softmax."""
+
+
 VOCABULARIES: dict[str, type[CpuTile]] = {
     "": CpuTile,
     "wide": CpuWide,
     "float": CpuFloats,
     "linear": CpuLinear,
+    "attention": CpuAttention,
 }
 
 

@@ -12,8 +12,12 @@ from functools import cache
 from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_products import GpuProducts
+from kernels_numba.tile.gpu_records import GpuRecords
+from kernels_numba.tile.gpu_rows import GpuRows
 from kernels_numba.tile.gpu_streams import GpuStreams
+from kernels_numba.tile.gpu_weights import GpuWeights
 from kernels_numba.tile.gpu_wide import GpuWide
 
 
@@ -25,11 +29,16 @@ class GpuLinear(GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
 
 
+class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
+    """For attention and softmax."""
+
+
 VOCABULARIES: dict[str, type[GpuTile]] = {
     "": GpuTile,
     "wide": GpuWide,
     "float": GpuFloats,
     "linear": GpuLinear,
+    "attention": GpuAttention,
 }
 
 
