@@ -25,7 +25,7 @@ def rows(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
         torch.mul(data.u, 2.0, out=y)
 
     for name, function in (("ours:host-call", call), ("torch:host-elementwise", elementwise)):
-        times = sorted(_host_times(function, torch))
+        times = sorted(host_times(function, torch))
         middle, low, high = (times[int(len(times) * q)] for q in (0.5, 0.2, 0.8))
         note = "host time of one call with out=, not GPU time"
         if name.startswith("torch"):
@@ -51,7 +51,7 @@ def rows(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
         render.note(f"{name}: {middle:.1f} us on the host")
 
 
-def _host_times(
+def host_times(
     function: Callable[[], Any], torch: Any, *, rounds: int = 100, calls: int = 20
 ) -> list[float]:
     function()

@@ -18,7 +18,8 @@ from typing import Any
 
 from costmodel import measurements, render
 from costmodel.errors import MeasurementError
-from costmodel.measure import _host_times, commit, time_calls
+from costmodel.host_cost import host_times
+from costmodel.measure import commit, time_calls
 from costmodel.measurements import Row
 
 OP = "decode_attention"
@@ -264,7 +265,7 @@ def _host_cost(torch: Any, stamp: tuple[str, str]) -> Rows:
         ("ours:host-call", lambda: attend(q, k, v, out=y)),
         ("torch:host-elementwise", lambda: torch.mul(q, 2.0, out=y)),
     ):
-        times = sorted(_host_times(function, torch))
+        times = sorted(host_times(function, torch))
         middle, low, high = (times[int(len(times) * part)] for part in (0.5, 0.2, 0.8))
         note = "host time of one call with out=, not GPU time"
         figures = (middle, low, high, len(times), case.bytes_min, case.flops, error)
