@@ -17,16 +17,19 @@ from typing import Any
 from costmodel import render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
+OPERATIONS = ("fftconv", "linear", "decode_attention")
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
 
 _ABOUT = """\
 How long an FFT convolution takes on a GPU, which decomposition of its transform is best, by how much, and
-how far to trust the answer.
+how far to trust the answer; and the same for linear layers and their kernels.
 
   costmodel predict fftconv --gpu h200-sxm -B 64 -H 768 -N 1024      one case, every candidate plan
   costmodel predict fftconv --gpu h100-sxm -N 256:4M:x2              a sweep: the best plan of each length
   costmodel predict fftconv --gpu a100-sxm-40gb -N 4K --explain      where the time goes, with numbers
   costmodel compare --gpu h200-sxm                                   predictions beside measurements
+  costmodel predict linear --gpu h200-sxm -M 8 -N 12288 -K 4096      which kernel for x [M, K] w [N, K]^T
+  costmodel thresholds --gpu a100-sxm-80gb --model llama2-7b         from which M on which kernel
 """
 _EXITS = "Exit codes: 0 done, 1 a comparison failed its limit, 2 usage, 3 unknown GPU, 4 no GPU here."
 _GPU_HELP = (
@@ -56,13 +59,21 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXITS,
         formatter_class=raw,
     )
-    p.add_argument("op", choices=("fftconv",), help="operation")
+    p.add_argument("op", choices=OPERATIONS, help="operation")
     p.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    shape = p.add_argument_group("shape: u [B, H, L], one filter per channel, transform length N")
-    shape.add_argument("-N", default=[1024], type=_sizes, metavar="N", help="transform length(s) (1024)")
+    shape = p.add_argument_group(
+        "shape: u [B, H, L], one filter per channel, transform length N; linear: x [M, K], w [N, K]"
+    )
+    shape.add_argument(
+        "-N", type=_sizes, metavar="N", help="transform length(s) (1024); linear: outputs (4096)"
+    )
+    shape.add_argument("-M", default=[1], type=_sizes, metavar="M", help="linear: rows of x (1)")
+    shape.add_argument("-K", default=[4096], type=_sizes, metavar="K", help="linear: inputs (4096)")
     shape.add_argument("-B", default=[64], type=_sizes, metavar="B", help="batch: sequences per filter (64)")
     shape.add_argument("-H", default=[768], type=_sizes, metavar="H", help="channels: filters (768)")
-    shape.add_argument("-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants)")
+    shape.add_argument(
+        "-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
+    )
     shape.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"), help="stored type (fp16)")
     shape.add_argument(
         "--variant",
@@ -70,6 +81,12 @@ def parser() -> argparse.ArgumentParser:
         choices=("plain", "causal", "gated", "causal-gated"),
         help="gated: y = v * ((u * w) conv k) (plain)",
     )
+    heads = p.add_argument_group(
+        "decode_attention: one query token over caches [B, L, Hkv, D]; N is not used"
+    )
+    heads.add_argument("--Hq", default=32, type=_size, metavar="H", help="query heads (32)")
+    heads.add_argument("--Hkv", type=_size, metavar="H", help="key heads (Hq)")
+    heads.add_argument("-D", default=128, type=_size, metavar="D", help="head size (128)")
     how = p.add_argument_group("plan and model")
     how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")
     how.add_argument(
@@ -93,6 +110,20 @@ def parser() -> argparse.ArgumentParser:
         help="also show every term of every plan, and the formula with numbers put in",
     )
 
+    t = commands.add_parser(
+        "thresholds",
+        help="linear layers: from how many rows on which kernel",
+        description="From M1 rows of x on the flat product is ahead of vector products, from M2 on the full one of it: "
+        "predicted from a GPU file in closed form, beside what was measured there.",
+        epilog=_EXITS,
+    )
+    t.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
+    t.add_argument("-N", default=[4096], type=_sizes, metavar="N", help="outputs (4096)")
+    t.add_argument("-K", default=[4096], type=_sizes, metavar="K", help="inputs (4096)")
+    t.add_argument("--model", metavar="MODEL", help="the layers of this model (see costmodel/models.toml)")
+    t.add_argument("--explain", action="store_true", help="also show the closed forms")
+    _format(t)
+
     g = commands.add_parser(
         "gpus", help="the GPUs that are known", description="List GPU files, or print one."
     )
@@ -105,7 +136,13 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=("fftconv",), help="operation (fftconv)")
+    m.add_argument("--op", default="fftconv", choices=OPERATIONS, help="operation (fftconv)")
+    m.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help="linear: the layers of this model (see costmodel/models.toml); may be repeated (all)",
+    )
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
     m.add_argument(
         "--plan",
@@ -119,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
         "measurements", help="print what was measured", description="Print measured rows."
     )
     r.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    r.add_argument("--op", choices=("fftconv",), help="operation (all)")
+    r.add_argument("--op", choices=OPERATIONS, help="operation (all)")
     _format(r)
 
     c = commands.add_parser(
@@ -130,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXITS,
     )
     c.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
+    c.add_argument("--op", default="fftconv", choices=("fftconv", "linear"), help="operation (fftconv)")
     c.add_argument(
         "--max-regret", type=_positive, metavar="X", help="exit 1 when a decision's p95 regret is above X"
     )
@@ -191,10 +229,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    if options.op == "decode_attention":
+        from costmodel import attention_tables
+
+        text = attention_tables.predict(
+            options.gpu,
+            options.format,
+            batches=options.B,
+            heads=options.Hq,
+            kv_heads=options.Hkv or options.Hq,
+            head_size=options.D,
+            lengths=[options.L or 4096],
+        )
+        print(text)
+        return 0
     from costmodel import fftconv, tables
     from costmodel.gpus import load
 
     gpu = load(options.gpu)
+    if options.op == "linear":
+        return _predict_linear(options, gpu)
+    options.N = options.N or [1024]
     if options.plot:
         from costmodel import plots
 
@@ -226,6 +281,32 @@ def _predict(options: argparse.Namespace) -> int:
     return 0
 
 
+def _predict_linear(options: argparse.Namespace, gpu: Any) -> int:
+    from costmodel import linear_tables
+
+    if options.plot or options.order or options.model == "paper":
+        raise ValueError("linear: --plot, --order and --model paper belong to fftconv; leave them out")
+    cases = list(itertools.product(options.M, options.N or [4096], options.K))
+    print(linear_tables.predictions(cases, gpu, options.dtype, options.format, explain=options.explain))
+    return 0
+
+
+def _thresholds(options: argparse.Namespace) -> int:
+    from costmodel import linear_tables
+    from costmodel.gpus import load
+    from costmodel.models import model
+
+    gpu = load(options.gpu)
+    if options.model:
+        layers = list(model(options.model).linear.items())
+    else:
+        layers = [("", pair) for pair in itertools.product(options.N, options.K)]
+    print(linear_tables.thresholds(layers, gpu, options.format, model=options.model))
+    if options.explain:
+        print("\n" + linear_tables.closed_forms(), file=_side(options.format))
+    return 0
+
+
 def _side(form: str) -> Any:
     """Where an explanation goes: beside a table, but never into a document that a program reads."""
     return sys.stdout if form == "table" else sys.stderr
@@ -244,7 +325,12 @@ def _gpus(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from costmodel.measure import main as measure
 
-    return int(measure(op=options.op, quick=options.quick, plans=options.plan))
+    if options.model and options.op != "linear":
+        raise ValueError("--model: only linear layers belong to a model; give --op linear")
+    if options.plan and options.op != "fftconv":
+        raise ValueError("--plan: only convolutions have plans; give --op fftconv")
+    which = {"models": options.model or ()} if options.op == "linear" else {"plans": options.plan}
+    return int(measure(op=options.op, quick=options.quick, **which))
 
 
 def _measurements(options: argparse.Namespace) -> int:
@@ -260,18 +346,25 @@ def _measurements(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from costmodel import tables
+    from costmodel import decode_attention, tables
     from costmodel.compare import compare
 
-    found = compare(options.gpu)
-    print(tables.comparison(found, options.format))
+    if options.op == "linear":
+        from costmodel.compare_linear import compare as compare_linear
+
+        found, attention = compare_linear(options.gpu), None
+    else:
+        found, attention = compare(options.gpu), decode_attention.compare(options.gpu)
+    others = [attention] if attention else []
+    print(tables.comparison(found, options.format, others))
     if found.skipped:
         render.note(f"rows left out, of a variant that the model does not predict: {found.skipped}")
     if not found.pairs and options.format in ("json", "csv"):
         render.note(f"nothing of ours was measured on {found.gpu.slug} yet, so nothing was compared")
     if options.max_regret is None:
         return 0
-    worst = found.worst_regret_p95()
+    regrets = [found.worst_regret_p95(), *(other.worst_regret_p95() for other in others)]
+    worst = max((regret for regret in regrets if regret is not None), default=None)
     if worst is None:
         render.note("no case has two measured choices, so --max-regret had nothing to judge")
         return 0
@@ -291,6 +384,7 @@ _COMMANDS = {
     "predict": _predict,
     "gpus": _gpus,
     "measure": _measure,
+    "thresholds": _thresholds,
     "measurements": _measurements,
     "compare": _compare,
     "demo": _demo,

@@ -33,7 +33,8 @@ class Pair:
     """One measured row of ours with its plan and its predicted time."""
 
     row: Row
-    plan: Plan
+    plan: Any
+    """A plan; of a linear layer, the kernel and its settings."""
     predicted_us: float
     low_us: float
     high_us: float

@@ -103,13 +103,16 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         yield Case(4096, 4096, "plain", "fp16", batch=1)
 
 
-def main(*, op: str | None = None, quick: bool = False, plans: Sequence[str] = ()) -> int:
+def main(
+    *, op: str | None = None, quick: bool = False, plans: Sequence[str] = (), models: Sequence[str] = ()
+) -> int:
     """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code.
 
-    With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these.
+    With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
+    linear layers, those of ``models`` (by default all), and their dispatch tables too.
     """
-    if op not in (None, "fftconv"):
-        render.note(f"op: only fftconv has kernels so far, got {op!r}")
+    if op not in (None, "fftconv", "linear", "decode_attention"):
+        render.note(f"op: accepted are fftconv, linear and decode_attention, got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -123,11 +126,28 @@ def main(*, op: str | None = None, quick: bool = False, plans: Sequence[str] = (
         render.note(f"no GPU to measure: {here.reason}")
         return NO_GPU
     gpu = gpus.by_device_name(str(here.name))
+    if op == "linear":
+        from costmodel import measure_linear
+        from costmodel.models import models as known
+
+        written = measure_linear.main(
+            models=list(models or known()),
+            quick=quick,
+            slug=gpu.slug,
+            gpu_name=str(here.name),
+            sm_count=int(here.sm_count or 1),
+        )
+        render.note(f"wrote {written} rows to {measurements.path_of(gpu.slug, op)}")
+        return 0
     written = 0
-    path = measurements.path_of(gpu.slug, "fftconv")
-    for row, bound in run(
-        quick=quick, asked=asked
-    ):  # row by row: what was measured stays when the run is cut short
+    path = measurements.path_of(gpu.slug, op or "fftconv")
+    if op == "decode_attention":
+        from costmodel.measure_attention import run as attention
+
+        rows = attention(quick=quick)
+    else:
+        rows = run(quick=quick, asked=asked)
+    for row, bound in rows:  # row by row: what was measured stays when the run is cut short
         measurements.append([row], gpu.slug, bounds=[bound])
         written += 1
     render.note(f"wrote {written} rows to {path}")
@@ -145,15 +165,8 @@ def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Ro
     Raises:
         MeasurementError: PyTorch with CUDA is not there, or a result is wrong.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MeasurementError(
-            "measuring needs PyTorch with CUDA as peer and for data; pip install torch"
-        ) from error
-    if not torch.cuda.is_available():
-        raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
-    stamp = (datetime.date.today().isoformat(), _commit())
+    torch = need_torch()
+    stamp = (datetime.date.today().isoformat(), commit())
     lengths = {plan.n for plan in asked}
     todo = [case for case in cases(quick=quick) if not asked or case.n in lengths]
     started = time.perf_counter()
@@ -175,7 +188,22 @@ def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Ro
             f"{ours.median_us:.1f} us, {peers}error {ours.rel_err:.2e}"
         )
     if not quick and not asked:
-        yield from _host_cost(torch, stamp)
+        from costmodel.host_cost import rows as host_rows
+
+        yield from host_rows(torch, stamp)
+
+
+def need_torch() -> Any:
+    """PyTorch with CUDA. Raises `MeasurementError` where it is not."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MeasurementError(
+            "measuring needs PyTorch with CUDA as peer and for data; pip install torch"
+        ) from error
+    if not torch.cuda.is_available():
+        raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
+    return torch
 
 
 @dataclass(frozen=True)
@@ -371,60 +399,7 @@ def _error(data: _Data, filters: Any, y: Any, case: Case, torch: Any) -> float:
     return math.sqrt(wrong / size)
 
 
-def _host_cost(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
-    """Host time of a prepared call, beside one PyTorch elementwise operation on the same tensors."""
-    case = Case(1024, 1024, "plain", "fp16")
-    data = _Data(torch.randn((case.batch, case.channels, case.length), device="cuda").half(), None, None)
-    provider = _providers(case, torch)[0]
-    call, y = provider.prepare(data)
-    call()
-    error = _error(data, _filters(case, torch), y, case, torch)
-
-    def elementwise() -> None:
-        torch.mul(data.u, 2.0, out=y)
-
-    for name, function in (("ours:host-call", call), ("torch:host-elementwise", elementwise)):
-        times = sorted(_host_times(function, torch))
-        middle, low, high = (times[int(len(times) * q)] for q in (0.5, 0.2, 0.8))
-        note = "host time of one call with out=, not GPU time"
-        if name.startswith("torch"):
-            note += "; torch.mul(u, 2, out=y)"
-        yield (
-            Row(
-                "fftconv",
-                case.name,
-                "fp16",
-                name,
-                middle,
-                low,
-                high,
-                len(times),
-                case.bytes_min(2),
-                case.flops,
-                error if name.startswith("ours") else 0.0,
-                *stamp,
-                note,
-            ),
-            provider.bound,
-        )
-        render.note(f"{name}: {middle:.1f} us on the host")
-
-
-def _host_times(
-    function: Callable[[], Any], torch: Any, *, rounds: int = 100, calls: int = 20
-) -> list[float]:
-    function()
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            function()
-        times.append((time.perf_counter() - begin) * 1e6 / calls)
-    return times
-
-
-def _commit() -> str:
+def commit() -> str:
     """The commit measured, with a plus sign when files differ from it; "unknown" outside a checkout."""
     folder = Path(__file__).parent
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from costmodel import measurements, render, units
 from costmodel.compare import Comparison, plan_of
+from costmodel.decode_attention import SplitComparison
 from costmodel.fftconv import ORDERS, Candidate, Forecast, plan_name
 from costmodel.gpus import GPU
 from costmodel.measurements import Row
+from monarch import Plan
 
 
 def us(seconds: float) -> str:
@@ -178,42 +180,59 @@ def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:
     if form == "json":
         listed = [{key: getattr(row, key) for key in columns} for row in rows]
         return render.document("measurements", inputs={}, gpu=gpu.describe(), rows=listed)
-    header = [*_CASE, "type", "provider", "median", "p20 .. p80", "error"]
-    cells = [
-        [
-            *_case_cells(row),
-            row.dtype,
-            _provider(row),
-            units.microseconds(row.median_us),
-            units.microseconds_between(row.p20_us, row.p80_us),
-            f"{row.rel_err:.1e}",
-        ]
-        for row in rows
-    ]
-    if not cells:
+    if not rows:
         return f"No measurements of {gpu.slug}."
-    dates = sorted({row.date for row in rows})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} .. {dates[-1]}"
-    return render.rows_as(form, header, cells, title=f"fftconv measured on {gpu.slug}, {when}")
+    tables = []
+    for op in dict.fromkeys(row.op for row in rows):
+        own = [row for row in rows if row.op == op]
+        header = [*_case_keys(op), "type", "provider", "median", "p20 .. p80", "error"]
+        cells = [
+            [
+                *_case_cells(row),
+                row.dtype,
+                _provider(row),
+                units.microseconds(row.median_us),
+                units.microseconds_between(row.p20_us, row.p80_us),
+                f"{row.rel_err:.1e}",
+            ]
+            for row in own
+        ]
+        dates = sorted({row.date for row in own})
+        when = dates[0] if len(dates) == 1 else f"{dates[0]} .. {dates[-1]}"
+        tables.append(render.rows_as(form, header, cells, title=f"{op} measured on {gpu.slug}, {when}"))
+    return "\n\n".join(tables)
 
 
 def _provider(row: Row) -> str:
     """Who was measured; where the kernels chose the plan themselves, with that plan."""
-    plan = plan_of(row) if row.ours and not row.provider_variant else None
+    plan = plan_of(row) if row.op == "fftconv" and row.ours and not row.provider_variant else None
     return f"{row.provider} ({plan_name(plan)})" if plan else row.provider
 
 
-_CASE = ("variant", "B", "H", "N", "L")
+def _case_keys(op: str) -> tuple[str, ...]:
+    """The columns of a case: the variant first, if there is one."""
+    keys = measurements.CASE_KEYS[op]
+    return (*(k for k in keys if k == "variant"), *(k for k in keys if k != "variant"))
 
 
 def _case_cells(row: Row) -> list[int | str]:
-    """The case of a row under `_CASE`."""
+    """The case of a row under `_case_keys`."""
     case = row.case_values
-    return [*(case[key] for key in _CASE[:3]), *(units.short(int(case[key])) for key in _CASE[3:])]
+    return [
+        units.short(int(case[key])) if key in ("N", "L", "K") else case[key] for key in _case_keys(row.op)
+    ]
 
 
-def comparison(found: Comparison, form: str) -> str:
-    """Predicted and measured time of every case, then the errors and the regret of each decision."""
+def _plan_name(plan: Any) -> str:
+    """A plan's name; of a linear layer, the kernel's (its settings are in the measured row's note)."""
+    return plan_name(plan) if isinstance(plan, Plan) else str(plan).partition(" ")[0]
+
+
+def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] = ()) -> str:
+    """Predicted and measured time of every case, then the errors and the regret of each decision.
+
+    ``others`` are operations whose only decision is a split count: in JSON beside the first, else as sentences.
+    """
     if form == "json":
         rows = [
             {
@@ -231,24 +250,25 @@ def comparison(found: Comparison, form: str) -> str:
             for p in found.pairs
         ]
         body = {found.op: {**found.summary(), "rows": rows}}
+        body |= {other.op: {**other.summary(), "rows": other.rows()} for other in others}
         return render.document("compare", inputs={}, gpu=found.gpu.describe(), operations=body)
     if form == "csv":
         keys = ("measured_us", "predicted_us", "predicted_low_us", "predicted_high_us")
         lines = [
             [
-                *(p.row.case, p.row.dtype, p.row.provider, plan_name(p.plan)),
+                *(p.row.case, p.row.dtype, p.row.provider, _plan_name(p.plan)),
                 *(f"{t:.6g}" for t in (p.row.median_us, p.predicted_us, p.low_us, p.high_us)),
                 f"{p.relative_error:+.4f}",
             ]
             for p in found.pairs
         ]
         return render.rows_as(form, ["case", "dtype", "provider", "plan", *keys, "relative_error"], lines)
-    header = [*_CASE, "type", "plan", "measured", "predicted", "interval", "error"]
+    header = [*_case_keys(found.op), "type", "plan", "measured", "predicted", "interval", "error"]
     cells = [
         [
             *_case_cells(p.row),
             p.row.dtype,
-            plan_name(p.plan),
+            _plan_name(p.plan),
             units.microseconds(p.row.median_us),
             units.microseconds(p.predicted_us),
             units.microseconds_between(p.low_us, p.high_us),
@@ -256,10 +276,11 @@ def comparison(found: Comparison, form: str) -> str:
         ]
         for p in found.pairs
     ]
+    sentences = "\n".join([verdict(found), *(other.verdict() for other in others)])
     if not cells:
-        return verdict(found)
+        return sentences
     table = render.rows_as(form, header, cells, title=f"{found.op} on {found.gpu.slug}")
-    return f"{table}\n\n{verdict(found)}"
+    return f"{table}\n\n{sentences}"
 
 
 _DECISIONS = {
@@ -290,7 +311,7 @@ def verdict(found: Comparison) -> str:
     else:
         lines += [
             f"Decision {kind} ({_DECISIONS[kind]}): no case was measured with two."
-            for kind in ("order", "tile")
+            for kind in (("order", "tile") if found.op == "fftconv" else ())
             if not s["decisions"][kind]["cases"]
         ]
     return "\n".join(lines)

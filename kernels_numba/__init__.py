@@ -21,18 +21,33 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
         "without it"
     )
 
+from kernels_numba.calibration import Calibration, calibrate_phi
+from kernels_numba.decode_attention import DecodeAttention, decode_attention
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
+from kernels_numba.linear import Linear, explain_linear, flat_gemm, full_gemm, gemv, linear
+from kernels_numba.softmax import softmax
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
 
 __all__ = [
+    "Calibration",
     "Counters",
+    "DecodeAttention",
     "Device",
     "FFTConv",
     "HostCopyWarning",
+    "Linear",
     "Spectrum",
+    "calibrate_phi",
+    "decode_attention",
     "device",
+    "explain_linear",
     "fftconv",
+    "flat_gemm",
+    "full_gemm",
+    "gemv",
+    "linear",
     "prepare_filter",
+    "softmax",
 ]

@@ -55,6 +55,25 @@ class Adapter(ABC):
 
         return read
 
+    def strided_reader(self, example: Any) -> Callable[[Any], int]:
+        """As :meth:`reader`, for an array that need not be contiguous; its strides are those of the example."""
+        place, shape, dtype, strides = (
+            self.index(example),
+            example.shape,
+            example.dtype,
+            self.strides(example),
+        )
+
+        def read(x: Any) -> int:
+            same = x.shape == shape and x.dtype == dtype and self.strides(x) == strides
+            return self.pointer(x) if same and self.index(x) == place else 0
+
+        return read
+
+    def strides(self, x: Any) -> tuple[int, ...]:
+        """Elements from one index to the next, for each axis."""
+        return tuple(step // x.dtype.itemsize for step in x.strides)
+
     @abstractmethod
     def pointer(self, x: Any) -> int:
         """Address of the first element."""
@@ -70,6 +89,10 @@ class Adapter(ABC):
     @abstractmethod
     def empty_like(self, x: Any) -> Any:
         """An uninitialised array of the same kind, shape and dtype."""
+
+    @abstractmethod
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """An uninitialised array of another shape, in the place of ``x`` and with its dtype."""
 
     @abstractmethod
     def host(self, x: Any) -> NDArray:
@@ -99,6 +122,9 @@ class NumpyAdapter(Adapter):
 
     def empty_like(self, x: NDArray) -> NDArray:
         return np.empty(x.shape, x.dtype)
+
+    def empty_of(self, x: NDArray, shape: tuple[int, ...]) -> NDArray:
+        return np.empty(shape, x.dtype)
 
     def host(self, x: NDArray) -> NDArray:
         return x
@@ -141,6 +167,19 @@ class TorchAdapter(Adapter):
 
         return read
 
+    def strided_reader(self, example: Any) -> Callable[[Any], int]:
+        place, shape, dtype, strides = example.get_device(), example.shape, example.dtype, example.stride()
+
+        def read(x: Any) -> int:
+            if x.dtype is dtype and x.shape == shape and x.get_device() == place and x.stride() == strides:
+                return 0 if x.requires_grad else x.data_ptr()
+            return 0
+
+        return read
+
+    def strides(self, x: Any) -> tuple[int, ...]:
+        return x.stride()
+
     def stream(self, index: int) -> int:
         return self.torch._C._cuda_getCurrentRawStream(index)
 
@@ -152,6 +191,13 @@ class TorchAdapter(Adapter):
 
     def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, np.dtype(dtype).name), device=index)
+
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x.new_empty(shape)
+
+    def matmul(self, x: Any, w: Any, out: Any) -> None:
+        """``out = x w^T`` by the vendor's library."""
+        self.torch.matmul(x, w.t(), out=out)
 
     def host(self, x: Any) -> NDArray:
         x = x.detach()
@@ -193,6 +239,14 @@ class CupyAdapter(Adapter):
         with self.cupy.cuda.Device(index):
             return self.cupy.empty(shape, dtype)
 
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        with self.cupy.cuda.Device(x.device.id):
+            return self.cupy.empty(shape, x.dtype)
+
+    def matmul(self, x: Any, w: Any, out: Any) -> None:
+        """``out = x w^T`` by the vendor's library."""
+        self.cupy.matmul(x, w.T, out=out)
+
     def host(self, x: Any) -> NDArray:
         return x.get()
 
@@ -216,6 +270,11 @@ class NumbaAdapter(Adapter):
 
         return device_array(x.shape, x.dtype)
 
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        from kernels_numba.tile.compile import device_array
+
+        return device_array(shape, x.dtype)
+
     def host(self, x: Any) -> NDArray:
         return x.copy_to_host()
 
@@ -236,6 +295,9 @@ class BufferAdapter(Adapter):
 
     def empty_like(self, x: Any) -> Any:
         return self.empty(x.where.index, x.shape, x.dtype)
+
+    def empty_of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return self.empty(x.where.index, shape, x.dtype)
 
     def host(self, x: Any) -> NDArray:
         return x.host()
@@ -268,5 +330,16 @@ def adapter_of(x: Any, name: str) -> Adapter:
             f"{name}: expected a NumPy, PyTorch, CuPy or Numba array, got "
             f"{type(x).__module__}.{type(x).__qualname__}; convert it, for instance with numpy.asarray or "
             "cupy.from_dlpack"
+        )
+    return found
+
+
+def half_dtype(x: Any, adapter: Adapter, name: str) -> str:
+    """The dtype of an array that must be of half precision. Raises ``TypeError`` for any other, naming the argument."""
+    found = adapter.dtype_name(x)
+    if found not in ("fp16", "bf16"):
+        raise TypeError(
+            f"{name}: the fused kernels take fp16 and bf16, got {found}; convert it (nothing is converted silently), "
+            "or use the function of the same name in reference, which computes in float64"
         )
     return found

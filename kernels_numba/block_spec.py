@@ -52,6 +52,8 @@ class Spec:
     postgate: bool = False
     scaled: bool = False
     """Outputs are multiplied by their channel's scale."""
+    sequences: str = ""
+    """What sequences are stored in, if not in the type of the products: "fp32"."""
     warps: int = 8
     ring: int = 2
     tables_shared: bool = False
@@ -121,7 +123,7 @@ class Spec:
             f"{self.n1}x{self.n2}x{self.n3}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         )
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
+        return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
@@ -35,6 +36,8 @@ class Spec:
     postgate: bool = False
     scaled: bool = False
     """Outputs are multiplied by their channel's scale."""
+    sequences: str = ""
+    """What sequences are stored in, if not in the type of the products: "fp32"."""
     ring: int = 4
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
@@ -90,7 +93,7 @@ class Spec:
         factors = f"{self.n1}x{self.n2}x{self.n3}x{self.n4}"
         shape = f"{factors}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}"
+        return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
     @property
@@ -118,6 +121,19 @@ class Spec:
         """DFT factors (real, half precision; outer ones of real and imaginary parts), inner and middle twiddles."""
         outer, inner = 4 * self.n1 * (self.rows_in + self.rows_out), self.n3**2 + 2 * self.n4**2
         return (outer + inner) // 2 + 2 * self.inner + 2 * self.q
+
+    @property
+    def constant_places(self) -> tuple[int, ...]:
+        """Words to F1, F1 inverse, F3, F4, F4 inverse, and to inner and middle twiddles, each forward and inverse."""
+        outer, fourth = (2 * self.n1 * rows for rows in (self.rows_in, self.rows_out)), self.n4**2 // 2
+        sizes = (*outer, self.n3**2 // 2, fourth, fourth, self.inner, self.inner, self.q)
+        return tuple(accumulate(sizes, initial=0))
+
+    @property
+    def table_places(self) -> tuple[int, ...]:
+        """Words from the outer twiddles, which come first, to their inverse, middle factors, inverse ones, mirrors."""
+        twiddles, factors = self.n1 * self.inner, self.n1 * 2 * self.n2**2
+        return tuple(accumulate((twiddles, factors, factors), initial=twiddles))
 
     @property
     def shared_bytes(self) -> int:

@@ -20,6 +20,8 @@ from monarch import Plan, format_factors
 FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block, fused_deep)
 """For fp16 and bf16."""
 
+FLOAT_TYPES = ("fp32", "complex64")
+
 HOPPER = (9, 0)
 
 DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
@@ -34,9 +36,9 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     12288: (48, 16, 16),
     16384: (16, 32, 32),
     24576: (48, 16, 32),
-    32768: (32, 32, 32),
+    32768: (16, 8, 16, 16),
     49152: (48, 16, 32),
-    65536: (32, 32, 32),
+    65536: (16, 8, 16, 16),
 }
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the
 length mean half-length packing."""
@@ -46,13 +48,16 @@ HALVED_FACTORS: dict[int, tuple[int, ...]] = {2048: (64, 32), 4096: (64, 64)}
 
 
 def families(dtype: str = "fp16") -> tuple[ModuleType, ...]:
-    """The families for sequences of a dtype: fp32 has one, for every order."""
-    return (fused_float,) if dtype == "fp32" else FAMILIES
+    """The families for sequences of a dtype: fp32 and complex64 have one, for every order."""
+    return (fused_float,) if dtype in FLOAT_TYPES else FAMILIES
 
 
 def default_factors(dtype: str = "fp16") -> dict[int, tuple[int, ...]]:
     """By transform length, the factors that are best for a dtype."""
-    return fused_float.DEFAULT_FACTORS if dtype == "fp32" else DEFAULT_FACTORS
+    found: dict[int, tuple[int, ...]] = fused_float.DEFAULT_FACTORS
+    if dtype == "complex64":
+        return {n: factors for n, factors in found.items() if prod(factors) == n}
+    return found if dtype == "fp32" else DEFAULT_FACTORS
 
 
 def shared_bytes(plan: Plan, dtype: str = "fp16") -> int:
@@ -74,10 +79,11 @@ def default_plans(
     Where a pair of sequences does not fit, one sequence may, with half-length packing; other lengths are left out.
     """
     found = {}
-    by_length, halves = default_factors(dtype), {} if dtype == "fp32" or not halved else HALVED_FACTORS
+    by_length, halves = default_factors(dtype), {} if dtype in FLOAT_TYPES or not halved else HALVED_FACTORS
+    packing = "complex" if dtype == "complex64" else "pair"
     for n, factors in by_length.items():
         lists = [halves[n], factors] if n in halves else [factors]
-        candidates = [Plan(n, f) for f in lists if prod(f) == n]
+        candidates = [Plan(n, f, packing=packing) for f in lists if prod(f) == n]
         shorter = by_length.get(n // 2, ())
         candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
         for plan in candidates:
@@ -114,6 +120,6 @@ def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:
         listed = "; ".join(
             f"with packing '{packing}' " + ", ".join(found) for packing, found in accepted.items()
         )
-        kind = " in fp32" if dtype == "fp32" else ""
+        kind = " in fp32" if dtype in FLOAT_TYPES else ""
         raise ValueError(f"plan: no fused kernel runs {plan}{kind}; accepted {listed}")
     return family

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +34,7 @@ from kernels_numba.device import Device, device
 from kernels_numba.families import family_of
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import STORAGE_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES
 from monarch import Plan
 
 MAX_ITEMS = 2**31 - 1
@@ -52,22 +53,25 @@ def fftconv(
     pregate: Any = None,
     postgate: Any = None,
     plan: Plan | None = None,
+    products: str | None = None,
     out: Any = None,
 ) -> Any:
     """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
 
     Args:
-        u: input [B, H, L] (or [H, L]), fp16, bf16 or fp32, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k: filter [H, K] (or [K] for all channels) of any real float type. Where kernels run on a GPU it is transformed
-            there, in fp32 (fp64 taps are rounded first), for fp32 sequences in fp64; else by NumPy in float64. The
-            spectrum is rounded to the dtype of ``u``. Or a :class:`Spectrum` from :func:`prepare_filter`, which costs
-            nothing here.
+        u: input [B, H, L] (or [H, L]), fp16, bf16, fp32 or complex64, contiguous; NumPy, PyTorch, CuPy or Numba.
+        k: filter [H, K] (or [K] for all channels) of any real float type, or complex for complex64 sequences. Where
+            kernels run on a GPU it is transformed there, in fp32 (fp64 taps are rounded first), for fp32 sequences in
+            fp64; else by NumPy in float64. The spectrum is rounded to the type of the products. Or a
+            :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
             else what `monarch.convolution_length` says, at most 65536, in fp32 32768.
-        pregate: gate on the input, shaped and typed as ``u``.
+        pregate: gate on the input, shaped and typed as ``u`` (not for complex sequences).
         postgate: gate on the output, shaped and typed as ``u``.
         plan: a plan of `kernels_numba.families`; by default the one measured fastest.
+        products: "fp16" or "bf16" for fp32 sequences whose products are of halves: inputs are rounded to that type, and
+            results are of its accuracy, stored as fp32. By default the type of the sequences.
         out: where to put the result, shaped and typed as ``u`` (``u`` itself is allowed).
 
     Returns:
@@ -92,9 +96,15 @@ def fftconv(
             raise ValueError(
                 f"mode: the spectrum was prepared for {k.mode}, not {mode}; prepare it with this mode"
             )
+        if products not in (None, k.products):
+            raise ValueError(
+                f"products: the spectrum was prepared for {k.products}, not {products}; prepare it with these products"
+            )
         spectrum = k
     else:
-        spectrum = prepare_filter(k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels)
+        spectrum = prepare_filter(
+            k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels, products=products
+        )
     convolve = FFTConv(spectrum, batch=batch)
     return convolve(u, pregate=pregate, postgate=postgate, out=out)
 
@@ -120,9 +130,12 @@ class FFTConv:
         if not isinstance(batch, (int, np.integer)) or batch < 1:
             raise ValueError(f"batch: expected a whole number of sequences, at least one; got {batch!r}")
         self.spectrum = spectrum
-        self.family = family_of(spectrum.plan, spectrum.dtype)
+        self.family = family_of(spectrum.plan, spectrum.products)
         self.scaled = spectrum.scaled
         self.shape = (batch, spectrum.channels, spectrum.length)
+        self.complex = spectrum.dtype == "complex64"
+        # What a kernel is told of a complex sequence: as many real numbers, two neighbours each.
+        self._scalars = (batch, spectrum.channels, spectrum.length * (2 if self.complex else 1))
         together = spectrum.plan.sequences_per_transform
         self.pairs = -(-batch // together)
         self.items = self.pairs * spectrum.channels
@@ -148,6 +161,10 @@ class FFTConv:
         if postgate is not None:
             at_post = (type(postgate) is kind and read(postgate)) or self._address(
                 postgate, "postgate", index
+            )
+        if self.complex and (pregate is not None or postgate is not None):
+            raise TypeError(
+                "pregate, postgate: complex sequences have no gates yet; multiply before and after"
             )
         if index is None:
             self._run_on_host(adapter, u, pregate, postgate, y)
@@ -200,12 +217,13 @@ class FFTConv:
         """The kernel this convolution runs, on a device, for arrays whose addresses end in ``low_bits``."""
         limit = where.shared_bytes_per_block if where else None
         batch, _, length = self.shape
-        nbytes = STORAGE_TYPES[self.spectrum.dtype].itemsize
-        halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (nbytes * v) == 0)
-        plan = self.spectrum.plan
-        return self.family.make_spec(
+        nbytes = ELEMENT_TYPES[self.spectrum.dtype].itemsize // (2 if self.complex else 1)
+        numbers = self._scalars[-1]
+        halves = next(v for v in (8, 4, 2, 1) if numbers % v == 0 and low_bits % (nbytes * v) == 0)
+        plan, products = self.spectrum.plan, self.spectrum.products
+        spec = self.family.make_spec(
             plan,
-            self.spectrum.dtype,
+            products,
             halves=halves,
             guarded=length < plan.n or batch % plan.sequences_per_transform != 0,
             pregate=pregate,
@@ -213,6 +231,7 @@ class FFTConv:
             scaled=self.scaled,
             **({"shared_limit": limit} if limit else {}),
         )
+        return spec if products == self.spectrum.dtype or self.complex else replace(spec, sequences="fp32")
 
     def grid(self, workers: int, blocks: int) -> tuple[int, int]:
         """(grid, items per worker) with ``workers`` in a block: at most ``blocks`` blocks, work spread evenly."""
@@ -233,7 +252,7 @@ class FFTConv:
         words, scales = self.spectrum.on_device(index)
         constants = _device_operands(self.family, self.family.operand_key(spec), index)
         pointers = (words, scales, *(c.pointer for c in constants))
-        scalars = (self.items, per_worker, self.pairs, *self.shape)
+        scalars = (self.items, per_worker, self.pairs, *self._scalars)
         run = loaded.launcher(grid, ("u", "pregate", "postgate", *pointers, "y", *scalars))
         self._keep.append(constants)  # the launch knows only their addresses
         self._launches[key] = run
@@ -257,7 +276,7 @@ class FFTConv:
         index = device_index()
         host = [None if x is None else adapter_of(x, "u").host(x) for x in (u, pregate, postgate)]
         there = [None if x is None else DeviceBuffer.of(x, index) for x in host]
-        result = DeviceBuffer(index, self.shape, STORAGE_TYPES[self.spectrum.dtype])
+        result = DeviceBuffer(index, self.shape, ELEMENT_TYPES[self.spectrum.dtype])
         at_u, at_pre, at_post = (0 if x is None else x.pointer for x in there)
         launch = self._launch((index, 0, pregate is not None, postgate is not None))
         launch(0, at_u, at_pre, at_post, result.pointer)
@@ -267,16 +286,17 @@ class FFTConv:
         self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS
     ) -> tuple[Any, Counters]:
         """Run the kernel on the CPU body, on at most ``blocks`` blocks; returns y and what was counted."""
-        from kernels_numba.tile.cpu import CpuTile
+        from kernels_numba.launch import vocabulary_of
+        from kernels_numba.tile.cpu_vocabularies import tile
         from kernels_numba.tile.machine import POISON, Buffer, Machine
 
         spec = self.spec(pregate=pregate is not None, postgate=postgate is not None)
         machine = Machine()
-        kernel = self.family.build(CpuTile(machine, spec.dtype), spec)
+        kernel = self.family.build(tile(machine, spec.dtype, vocabulary_of(self.family, spec)), spec)
         grid, per_worker = self.grid(self.family.workers(spec), blocks)
-        stored = STORAGE_TYPES[spec.dtype]
+        stored = ELEMENT_TYPES[self.spectrum.dtype]
         poison = POISON if stored.itemsize == 2 else np.float32(np.nan)
-        result = _aligned(np.full(int(np.prod(self.shape)), poison, poison.dtype))
+        result = _aligned(np.full(int(np.prod(self._scalars)), poison, poison.dtype))
         constants = self.family.operands(*self.family.operand_key(spec))
         spectrum, scales = self.spectrum.on_host()
         buffers = [
@@ -293,7 +313,7 @@ class FFTConv:
             grid,
             spec.warps,
             spec.shared_bytes // 4,
-            [*buffers, self.items, per_worker, self.pairs, *self.shape],
+            [*buffers, self.items, per_worker, self.pairs, *self._scalars],
         )
         values = result.view(stored).reshape(self.shape)
         if out is None:
@@ -312,9 +332,9 @@ def _device_operands(family: Any, key: tuple, index: int) -> tuple[Any, ...]:
 
 def _dtype_of(x: Any, adapter: Adapter, name: str) -> str:
     found = adapter.dtype_name(x)
-    if found not in STORAGE_TYPES:
+    if found not in ELEMENT_TYPES:
         raise TypeError(
-            f"{name}: the fused kernels take {', '.join(STORAGE_TYPES)}, got {found}; convert it (nothing is converted "
+            f"{name}: the fused kernels take {', '.join(ELEMENT_TYPES)}, got {found}; convert it (nothing is converted "
             f"silently), or use reference.fftconv, which computes in float64"
         )
     return found
@@ -332,12 +352,12 @@ def _shape_of(u: Any) -> tuple[int, int, int]:
 
 
 def _bits(x: Any) -> NDArray:
-    """The elements of an array (or of none), flat: those of half precision as 16-bit words."""
+    """The numbers of an array (or of none), flat: those of half precision as 16-bit words, complex ones as two."""
     if x is None:
         return np.empty(0, np.int16)
     host = x if isinstance(x, np.ndarray) else adapter_of(x, "u").host(x)
     flat = host.reshape(-1)
-    bits = flat.view(np.int16) if flat.itemsize == 2 else flat
+    bits = flat.view(np.int16) if flat.itemsize == 2 else flat.view(flat.real.dtype)
     return bits if bits.ctypes.data % 16 == 0 else _aligned(bits)
 
 

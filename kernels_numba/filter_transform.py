@@ -267,7 +267,11 @@ def family(spec: Spec) -> Any:
     }[spec.kind]
     scalars = {"first": 3, "next": 3, "peak": 1, "last": 4}[spec.kind]
     return SimpleNamespace(
-        __name__=__name__, build=build, SIGNATURE=pointers + ("INT",) * scalars, min_blocks=lambda spec: 1
+        __name__=__name__,
+        build=build,
+        SIGNATURE=pointers + ("INT",) * scalars,
+        VOCABULARY="float",
+        min_blocks=lambda spec: 1,
     )
 
 

@@ -51,8 +51,8 @@ FACTORS = (
     (8, 8, 16, 16),
 )
 """The factors this kernel takes, of orders 2 to 4; any others would do that `Shape` accepts."""
-PACKINGS = {"pair": FACTORS, "half": FACTORS}
-"""With either packing: a pair of sequences of P samples, or one sequence of 2 P."""
+PACKINGS = {"pair": FACTORS, "half": FACTORS, "complex": FACTORS}
+"""With any packing: a pair of sequences of P samples, one sequence of 2 P, or one complex sequence of P."""
 AHEAD_POINTS = 8192
 """From so many points on a block brings its next input to shared memory while it works."""
 SPLIT_POINTS = 256
@@ -207,19 +207,22 @@ class Spec:
 
     ``rows_in`` and ``rows_out``: points of a first-stage butterfly that can hold signal, and that are wanted.
     ``guarded``: some accesses are masked, because L < N or the last pair has one sequence only. ``wide``: the two
-    samples of a point (half-length packing) are accessed as one. ``ahead``: the next input is copied while this one
-    is at work.
+    numbers of a point (half-length packing, complex data) are accessed as one. ``ahead``: the next input is copied
+    while this one is at work.
     """
 
     factors: tuple[int, ...]
     rows_in: int
     rows_out: int
     half: bool = False
+    """A point is two neighbouring numbers of one sequence, not one of each of two."""
     guarded: bool = False
     pregate: bool = False
     postgate: bool = False
     wide: bool = False
     ahead: bool = False
+    mirrored: bool = False
+    """The spectrum is that of real data, two numbers a point (half-length packing)."""
     dtype: str = "fp32"
 
     @property
@@ -230,7 +233,7 @@ class Spec:
     @property
     def n(self) -> int:
         """Transform length N, in samples."""
-        return self.shape.points * (2 if self.half else 1)
+        return self.shape.points * (2 if self.mirrored else 1)
 
     @property
     def warps(self) -> int:
@@ -246,7 +249,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
-        packing = ("_half_wide" if self.wide else "_half") if self.half else ""
+        packing = ("_half" if self.mirrored else "_complex") + "_wide" * self.wide if self.half else ""
         guard = "_guarded" if self.guarded else ""
         rows = f"_in{self.rows_in}_out{self.rows_out}" + ("_ahead" if self.ahead else "")
         return f"fftconv_{format_factors(self.factors)}{rows}_fp32{packing}{gates}{guard}_w{self.warps}"
@@ -271,14 +274,14 @@ def make_spec(
         raise ValueError(
             f"plan: packing {plan.packing!r} has no fp32 kernel; accepted are {', '.join(PACKINGS)}"
         )
-    shape, half = shape_of(plan.factors), plan.packing == "half"
+    shape, half, mirrored = shape_of(plan.factors), plan.packing != "pair", plan.packing == "half"
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    step = shape.stages[0].step * (2 if half else 1)
+    step = shape.stages[0].step * (2 if mirrored else 1)
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
     rows_in, rows_out = -(-signal // step), -(-wanted // step)
     wide, ahead = half and halves > 1, shape.points >= AHEAD_POINTS
-    return Spec(plan.factors, rows_in, rows_out, half, guarded, pregate, postgate, wide, ahead)
+    return Spec(plan.factors, rows_in, rows_out, half, guarded, pregate, postgate, wide, ahead, mirrored)
 
 
 @lru_cache(maxsize=64)
@@ -338,9 +341,9 @@ def spectrum_layout(plan: Plan, dtype: str = "fp32") -> tuple[NDArray[np.intp], 
 
 def operand_key(spec: Spec) -> tuple:
     """What the constant buffers depend on."""
-    return (spec.factors, spec.half)
+    return (spec.factors, spec.mirrored)
 
 
-def operands(factors: tuple[int, ...], half: bool) -> tuple[NDArray, ...]:
+def operands(factors: tuple[int, ...], mirrored: bool) -> tuple[NDArray, ...]:
     """The constant buffers, in the order of the kernel's arguments: twiddles, and the mirrors' places."""
-    return tables(factors), mirrors(factors) if half else np.zeros(1, np.int32)
+    return tables(factors), mirrors(factors) if mirrored else np.zeros(1, np.int32)

@@ -1,11 +1,11 @@
 """The fused fp32 convolution: a block (or a part of one) carries two real sequences through a mixed-radix FFT.
 
 Two real sequences that share a filter are one complex sequence z = u1 + i u2, or one sequence of 2 P samples is a
-complex one of P points (half-length packing; Sorensen et al. 1987). For P = r1 r2 ... rp, stage i of the forward
-transform contracts n_i to k_i in registers, multiplies by e^(-2 pi i k_i m / (r_i s_i)), m = n(i+1) .. np, and
-exchanges through shared memory (decimation in frequency; Gentleman and Sande 1966). Frequencies stay in the order
-that results; the filter's spectrum is kept in it. The inverse transform goes the same way back. All arithmetic is
-fp32, with twiddles that were rounded once, from float64.
+complex one of P points (half-length packing; Sorensen et al. 1987), or the data are complex already. For
+P = r1 r2 ... rp, stage i of the forward transform contracts n_i to k_i in registers, multiplies by
+e^(-2 pi i k_i m / (r_i s_i)), m = n(i+1) .. np, and exchanges through shared memory (decimation in frequency;
+Gentleman and Sande 1966). Frequencies stay in the order that results; the filter's spectrum is kept in it. The inverse
+transform goes the same way back. All arithmetic is fp32, with twiddles that were rounded once, from float64.
 
 Nothing but the input, the output, the spectrum and the twiddles touches device memory. `float_spec.py` says which
 thread holds what; docs/kernels.md what it costs.
@@ -34,16 +34,18 @@ def build(tile: Any, spec: Spec) -> Any:
 
     Arguments of the kernel: float32 buffers ``u``, ``pre``, ``post``, ``spectrum`` [H, positions, 2], ``scales`` (not
     used), ``tables`` (twiddles) and ``y``, and words ``mirrors``; then the number of items (H times pairs), the items
-    per worker, pairs per channel, batch size, channels, and the sequence length L.
+    per worker, pairs per channel, batch size, channels, and the sequence length L (2 L for complex sequences, whose
+    parts are neighbours).
     """
     shape, stages = spec.shape, spec.shape.stages
     half, gated_in, gated_out, ahead = spec.half, spec.pregate, spec.postgate, spec.ahead
+    with_mirrors = spec.mirrored
     threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
     first, last = stages[0], stages[-1]
     step1, radix1, groups1 = first.step, first.radix, first.groups
     live, kept = groups1 * spec.rows_in, groups1 * spec.rows_out
     unit, sequences = (2, 1) if half else (1, 2)
-    room, spectrum_floats = 2 * shape.padding[2], 4 * shape.points if half else 2 * shape.points
+    room, spectrum_floats = 2 * shape.padding[2], 4 * shape.points if with_mirrors else 2 * shape.points
     barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -106,7 +108,7 @@ def build(tile: Any, spec: Spec) -> Any:
         row = small(divide(j, step4))
         at = small(row * (radix4 * step4) + j - row * step4)
         at4 = small(base + 2 * (at + factor * (at >> shift)))
-        if half:
+        if with_mirrors:
             starts = load_mirrors(mirrors, j, threads)
 
         # Workers without an item do the first one again, and store nothing.
@@ -154,7 +156,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 barrier()
                 x = dft4(get4(at4))
             bins = int64(h) * spectrum_floats + 4 * j
-            if half:
+            if with_mirrors:
                 put4(at4, x)
                 barrier()
                 x = mirrored(x, spectrum, bins, base, starts)
@@ -271,6 +273,7 @@ def _mirrors(shape: Shape) -> Any:
     )
 
 
+VOCABULARY = "float"
 SIGNATURE = ("FLOATS",) * 6 + ("WORDS", "FLOATS") + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 

@@ -167,8 +167,7 @@ def build(tile: Any, spec: Spec) -> Any:
             other_sequence = int64(channels) * length
             if keep:
                 k = load_words(spectrum, int64(h) * n + my_table, 128)
-                if h + 1 < channels:
-                    prefetch(spectrum, int64(h + 1) * n + my_line)
+                prefetch(spectrum, int64(h + 1) * n + my_line, h + 1 < channels)
             s = load_scale(scales, h) if scaled else one
             # Copies run ahead of the work: the first pair's are started here, every other's during the one before it.
             base = (2 * int64(p) * channels + h) * length
@@ -242,8 +241,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 if (keep or scaled) and next_h != h and item < last:
                     if keep:
                         k = load_words(spectrum, int64(next_h) * n + my_table, 128)
-                        if next_h + 1 < channels:
-                            prefetch(spectrum, int64(next_h + 1) * n + my_line)
+                        prefetch(spectrum, int64(next_h + 1) * n + my_line, next_h + 1 < channels)
                     if scaled:
                         s = load_scale(scales, next_h)
                 h = next_h

@@ -61,6 +61,8 @@ class Spec:
     postgate: bool = False
     scaled: bool = False
     """Outputs are multiplied by their channel's scale."""
+    sequences: str = ""
+    """What sequences are stored in, if not in the type of the products: "fp32"."""
     warps: int = 4
 
     @property
@@ -74,7 +76,7 @@ class Spec:
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        return f"fftconv_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
+        return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
     @property
@@ -128,7 +130,7 @@ def make_spec(
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    spec = Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, warps)
+    spec = Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, warps=warps)
     while spec.shared_bytes > shared_limit and spec.warps > 1:
         spec = replace(spec, warps=spec.warps // 2)
     return spec

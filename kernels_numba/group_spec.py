@@ -43,6 +43,8 @@ class Spec:
     pregate: bool = False
     postgate: bool = False
     scaled: bool = False
+    sequences: str = ""
+    """What sequences are stored in, if not in the type of the products: "fp32"."""
     teams: int = 3
     ring: int = 2
     tables_shared: bool = True
@@ -64,7 +66,9 @@ class Spec:
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        return f"fftconv_group_{shape}_{self.dtype}_v{self.halves}{gates}{guard}_t{self.teams}"
+        return (
+            f"fftconv_group_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_t{self.teams}"
+        )
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache as cached
@@ -22,6 +23,8 @@ from kernels_numba import cache
 from kernels_numba.device import Device, device
 
 DEFAULT_SHARED_BYTES = 48 * 1024
+POINTERS = ("u", "pregate", "postgate", "y")
+"""What the arguments of a convolution's kernel that change from call to call are called."""
 
 
 class LaunchError(RuntimeError):
@@ -53,16 +56,24 @@ def machine_code(family: Any, spec: Any, capability: tuple[int, int]) -> tuple[b
     return cache.fetch(key, build)
 
 
+def vocabulary_of(family: Any, spec: Any) -> str:
+    """Which operations a kernel is written in; see `tile.gpu_vocabularies`."""
+    wide = getattr(spec, "sequences", "") == "fp32"
+    return "wide" if wide else getattr(family, "VOCABULARY", "")
+
+
 def compile_spec(family: Any, spec: Any, capability: tuple[int, int]) -> Any:
     """Compile one kernel of a family; needs no GPU."""
     from kernels_numba.tile import compile as tile_compile
-    from kernels_numba.tile import gpu
+    from kernels_numba.tile.gpu_vocabularies import tile
 
-    signature = tuple(getattr(tile_compile, kind) for kind in family.SIGNATURE)
+    vocabulary = vocabulary_of(family, spec)
+    kinds = (("FLOATS" if vocabulary == "wide" and kind == "HALVES" else kind) for kind in family.SIGNATURE)
+    signature = tuple(getattr(tile_compile, kind) for kind in kinds)
     # Instructions that one architecture alone has are compiled for that one ("a"), not for its successors too.
     target = (*capability, "a") if getattr(family, "CAPABILITY", None) else capability
     return tile_compile.compile_kernel(
-        family.build(gpu.tile(spec.dtype), spec),
+        family.build(tile(spec.dtype, vocabulary), spec),
         signature,
         target,
         threads=32 * spec.warps,
@@ -114,44 +125,42 @@ class LoadedKernel:
             )
         self.registers = self.kernel.attributes.num_regs
 
-    def launcher(self, grid: int, arguments: Sequence[Any]) -> Callable[..., None]:
-        """A function that launches on a stream: ``launch(stream_handle, u, pregate, postgate, y)``.
+    def launcher(
+        self,
+        grid: int,
+        arguments: Sequence[Any],
+        pointers: Sequence[str] = POINTERS,
+        *,
+        overlap: bool = False,
+    ) -> Callable[..., None]:
+        """A function that launches on a stream: ``launch(stream_handle, *pointers)``, a pointer for each name.
 
-        ``arguments`` are the kernel's, as integers, with the four names in the places of these pointers. The
-        driver's array of parameters is made once and only the pointers change: the host's share of a launch is
-        then little more than the driver's own.
+        ``arguments`` are the kernel's: integers, floats (for float32), and the names of ``pointers`` in the places of
+        those that change (a name that is missing takes a pointer and forgets it). The driver's array of parameters is
+        made once and only the pointers change: the host's share of a launch is then little more than the driver's own.
+
+        ``overlap``: the kernel may start while the launch before it in the stream still runs ("programmatic
+        dependent launch", compute capability 9); it says itself from where on it needs that launch's results.
         """
-        from cuda.bindings import driver
-
-        where, spec = self.device, self.spec
+        where = self.device
         count = len(arguments)
-        values = (ctypes.c_uint64 * count)(*(0 if isinstance(a, str) else int(a) for a in arguments))
+        values = (ctypes.c_uint64 * (count + 1))(*map(_word, arguments))
         addresses = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
-        parameters = ctypes.addressof(addresses)
-        first, second, third, last = (arguments.index(name) for name in ("u", "pregate", "postgate", "y"))
-        with current_device(where):
-            status, function = driver.cuKernelGetFunction(self.kernel.handle)
-        success, no_context = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
-        if status != success:
-            raise LaunchError(f"{self.describe(grid)} could not be found on the device: {status.name}")
-        threads, shared_bytes, start = 32 * spec.warps, spec.shared_bytes, driver.cuLaunchKernel
-        streams: dict[int, Any] = {}
+        places = [arguments.index(name) if name in arguments else count for name in pointers]
+        start, success, no_context = self._starter(grid, ctypes.addressof(addresses), overlap=overlap)
         lock = threading.Lock()
 
-        def run(handle: int, u: int, pregate: int, postgate: int, y: int) -> None:
-            stream = streams.get(handle)
-            if stream is None:
-                stream = streams[handle] = driver.CUstream(handle)
+        def run(handle: int, *pointers: int) -> None:
             with lock:  # the parameters belong to one launch at a time; the driver copies them
-                values[first] = u
-                values[last] = y
-                values[second] = pregate
-                values[third] = postgate
-                status = start(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
+                for place, pointer in zip(places, pointers, strict=True):
+                    values[place] = pointer
+                status = start(handle)
             if status != success:
+                from cuda.bindings import driver
+
                 # A host thread that has not used any GPU yet has no current context.
                 if status == no_context and not int(driver.cuCtxGetCurrent()[1]):
-                    run_there(handle, u, pregate, postgate, y)
+                    run_there(handle, *pointers)
                     return
                 raise LaunchError(f"launch of {self.describe(grid)} failed: {status.name}")
 
@@ -162,12 +171,55 @@ class LoadedKernel:
         run.keep = addresses  # type: ignore[attr-defined]  # what the driver reads must stay alive
         return run_there if where.count > 1 else run
 
+    def _starter(self, grid: int, parameters: int, *, overlap: bool) -> tuple[Callable[[int], Any], Any, Any]:
+        """``start(stream_handle)``, which returns the driver's status, and the statuses of success and no context."""
+        from cuda.bindings import driver
+
+        with current_device(self.device):
+            status, function = driver.cuKernelGetFunction(self.kernel.handle)
+        success, no_context = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+        if status != success:
+            raise LaunchError(f"{self.describe(grid)} could not be found on the device: {status.name}")
+        threads, shared_bytes = 32 * self.spec.warps, self.spec.shared_bytes
+        streams: dict[int, Any] = {}
+
+        def start(handle: int) -> Any:
+            stream = streams.get(handle)
+            if stream is None:
+                stream = streams[handle] = driver.CUstream(handle)
+            return launch(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
+
+        def start_early(handle: int) -> Any:
+            config = streams.get(handle)
+            if config is None:
+                config = streams[handle] = driver.CUlaunchConfig()
+                config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+                config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+                config.sharedMemBytes, config.hStream = shared_bytes, driver.CUstream(handle)
+                attribute = driver.CUlaunchAttribute()
+                attribute.id = (
+                    driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+                )
+                attribute.value.programmaticStreamSerializationAllowed = 1
+                config.attrs, config.numAttrs = [attribute], 1
+            return launch_ex(config, function, parameters, 0)[0]
+
+        launch, launch_ex = driver.cuLaunchKernel, driver.cuLaunchKernelEx
+        return (start_early if overlap else start), success, no_context
+
     def describe(self, grid: int) -> str:
         """What a failing launch says of itself."""
         return (
             f"{self.spec.name} (grid {grid}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes "
             f"of shared memory of at most {self.device.shared_bytes_per_block} on {self.device.name})"
         )
+
+
+def _word(argument: Any) -> int:
+    """An argument as the low bytes of a 64-bit word; 0 for the name of one that comes later."""
+    if isinstance(argument, float):
+        return int(struct.unpack("<I", struct.pack("<f", argument))[0])
+    return 0 if isinstance(argument, str) else int(argument)
 
 
 _loaded: dict[tuple[str, Any, int], LoadedKernel] = {}

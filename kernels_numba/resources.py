@@ -20,8 +20,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernels_numba import filter_transform, fused_deep, fused_group, fused_warp
+from kernels_numba import filter_transform, fused_deep, fused_group, fused_warp, linear_realign
 from kernels_numba.families import default_plans, family_of, runs_on
+from kernels_numba.linear_product import FULL_TILES, Choice, default_choice, product
 from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
 
@@ -50,9 +51,11 @@ def kernels() -> Iterator[tuple[Any, Any]]:
 
     Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
     causal one of the longest. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
-    default plans in both formats, and the same variants of the shortest. Order 4: all plans in both formats, the gated
-    and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants at 1024 points.
-    Filters: the passes in fp32.
+    default plans, and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in both
+    formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants
+    at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
+    shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
+    copy.
     """
     for factors in fused_warp.FACTORS:
         for dtype in ("fp16", "bf16"):
@@ -65,15 +68,18 @@ def kernels() -> Iterator[tuple[Any, Any]]:
             yield _kernel(Plan(prod(pair), pair), dtype)
     yield _kernel(Plan(4096, (64, 64)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(4096, (64, 64), signal=2048, wanted=2048), "fp16")
-    for plan in default_plans().values():
-        if plan.order == 3:
-            for dtype in ("fp16", "bf16"):
-                yield _kernel(plan, dtype)
-    shortest = min(n for n, plan in default_plans().items() if plan.order == 3)
-    plan = default_plans()[shortest]
+    longest = (32, 32, 32)  # not the default where order 4 is faster
+    block = [plan for plan in default_plans().values() if plan.order == 3]
+    for plan in (*block, Plan(32768, longest), Plan(65536, longest, packing="half")):
+        for dtype in ("fp16", "bf16"):
+            yield _kernel(plan, dtype)
+    plan = min(block, key=lambda plan: plan.n)
+    shortest = plan.n
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
+    yield from _linear()
+    yield from attention_kernels()
     for plan in default_plans(dtype="fp32").values():
         yield _kernel(plan, "fp32")
     plan = default_plans(dtype="fp32")[1024]
@@ -99,6 +105,44 @@ def _order_4() -> Iterator[tuple[Any, Any]]:
             if packing == "pair":
                 causal = plan.with_(signal=plan.n // 2, wanted=plan.n // 2)
                 yield fused_deep, fused_deep.make_spec(causal, "fp16")
+
+
+def _linear() -> Iterator[tuple[Any, Any]]:
+    found = {}
+    for n, k, m, impl, dtype in (
+        *((4096, 4096, m, "gemv", "fp16") for m in (1, 2, 4)),
+        *((4096, 4096, m, "flat", "fp16") for m in (8, 16, 32, 64)),
+        *((12288, 4096, m, "flat", "fp16") for m in (8, 16)),
+        (4096, 4096, 1, "gemv", "bf16"),
+        (4096, 4096, 8, "flat", "bf16"),
+        (4096, 4096, 256, "full", "bf16"),
+        (64, 4095, 1, "gemv", "fp16"),
+        (64, 4095, 8, "flat", "fp16"),
+        (64, 4095, 300, "full", "fp16"),
+    ):
+        made = product(default_choice(impl, m, n, k), m, n, k, dtype)
+        found[made.spec] = made.family
+    for tile in FULL_TILES:
+        made = product(Choice.of("full", **tile), 512, 12288, 4096, "fp16")
+        found[made.spec] = made.family
+    found[linear_realign.Spec("fp16")] = linear_realign
+    for spec, family in found.items():
+        yield family, spec
+
+
+def attention_kernels() -> Iterator[tuple[Any, Any]]:
+    """Decode attention: both formats and schemes, each way to weigh values, the largest; and softmax."""
+    from kernels_numba import line_softmax, split_decode
+
+    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16")
+    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16", sync=True)
+    yield split_decode, split_decode.make_spec(128, 1, 1, "bf16", lengths=True)
+    yield split_decode, split_decode.make_spec(128, 4, 1, "fp16")
+    yield split_decode, split_decode.make_spec(128, 8, 1, "fp16")
+    yield split_decode, split_decode.make_spec(64, 1, 8, "bf16", lengths=True, page=16, capped=True)
+    yield split_decode, split_decode.make_spec(256, 16, 1, "fp16")
+    yield line_softmax, line_softmax.Spec("fp16", 8, team=True, sync=False)
+    yield line_softmax, line_softmax.Spec("bf16", 1, team=False, sync=True)
 
 
 def _kernel(plan: Plan, dtype: str, **variant: bool) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ import monarch
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
 from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, runs_on
-from kernels_numba.tile.layout import STORAGE_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
 from monarch import Plan
 
 ORDINARY = {"fp16": (2.0**-6, 2.0**4), "bf16": (2.0**-6, 2.0**4), "fp32": (0.0, np.inf)}
@@ -33,6 +34,9 @@ class Spectrum:
     length: int
     taps: int
     dtype: str
+    """Of the sequences,"""
+    products: str
+    """and of the products: the same, or a half-precision type for fp32 sequences."""
     words: Any = field(repr=False)
     """int32 [H, N], of fp32 [H, 2 N]"""
     scales: Any = field(repr=False)
@@ -74,26 +78,39 @@ def prepare_filter(
     dtype: str = "fp16",
     plan: Plan | None = None,
     channels: int | None = None,
+    products: str | None = None,
 ) -> Spectrum:
     """Transform a filter once, for any number of convolutions.
 
     Args:
-        k: filter [H, K] or [K], any float type, any supported library.
+        k: filter [H, K] or [K], any float type, any supported library; complex ones for complex sequences only.
         length: L, samples per sequence.
         mode: as in :func:`fftconv`.
-        dtype: "fp16", "bf16" or "fp32", the dtype of the sequences.
+        dtype: "fp16", "bf16", "fp32" or "complex64", the dtype of the sequences.
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
+        products: as in :func:`fftconv`.
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
     """
-    if dtype not in STORAGE_TYPES:
-        raise ValueError(f"dtype: accepted are {', '.join(STORAGE_TYPES)}; got {dtype!r}")
+    if dtype not in ELEMENT_TYPES:
+        raise ValueError(f"dtype: accepted are {', '.join(ELEMENT_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
-    if adapter.dtype_name(k) not in ("fp16", "bf16", "fp32", "fp64"):
+    kind = adapter.dtype_name(k)
+    if products not in (None, dtype) and (dtype != "fp32" or products not in HALF_TYPES):
+        raise ValueError(
+            f"products: accepted are fp16 and bf16 for fp32 sequences, or nothing; got {products!r} for {dtype} ones"
+        )
+    complex_filter = kind in ("complex64", "complex128")
+    if complex_filter and dtype != "complex64":
         raise TypeError(
-            f"k: accepted are real fp16, bf16, fp32 and fp64 filters; got {adapter.dtype_name(k)}"
+            f"k: a {kind} filter is for complex64 sequences; these are {dtype}: convert them or it"
+        )
+    if not complex_filter and kind not in ("fp16", "bf16", "fp32", "fp64"):
+        raise TypeError(
+            f"k: accepted are real fp16, bf16, fp32 and fp64 filters, and complex64 and complex128 ones of complex "
+            f"sequences; got {kind}"
         )
     shape = tuple(k.shape)
     if len(shape) not in (1, 2) or 0 in shape:
@@ -102,26 +119,33 @@ def prepare_filter(
         raise ValueError(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
-    plan = _choose_plan(mode, length, shape[-1], plan, dtype, device(adapter.index(k) or 0))
+    products = products or dtype
+    plan = _choose_plan(mode, length, shape[-1], plan, products, device(adapter.index(k) or 0))
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     index = adapter.index(k)
+    stored = "fp32" if products == "complex64" else products
     if index is None and device().is_gpu:
         from kernels_numba.launch import device_index
 
         index = device_index()
     if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            layout = _layout(plan, mode, length, shape[-1], dtype)
-            words, scales = _transform(adapter.host(k).astype(np.float64), rows, layout)
+            layout = _layout(plan, mode, length, shape[-1], stored)
+            double = np.complex128 if complex_filter else np.float64
+            words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
         from kernels_numba.filter_transform import transform
 
-        constants, tiles = _constants(plan, mode, length, shape[-1], dtype, index)
-        words, scales = transform(
-            k, rows, constants, tiles, dtype, ORDINARY[dtype], adapter=adapter, index=index
-        )
+        constants, tiles = _constants(plan, mode, length, shape[-1], stored, index)
+
+        def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
+            return transform(
+                x, rows, constants, tiles, stored, ORDINARY[stored], adapter=adapter_of(x, "k"), index=index
+            )
+
+        words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
     scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
-    return Spectrum(plan, mode, length, shape[-1], dtype, words, scales, scaled)
+    return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled)
 
 
 @dataclass(frozen=True)
@@ -188,9 +212,29 @@ def _constants(
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 
-def _transform(k: NDArray[np.float64], rows: int, layout: _Layout) -> tuple[NDArray, NDArray]:
+def _complex(k: Any, rows: int, transform: Callable[[Any, int], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Words and scales of a complex fp32 filter from those of its parts, which are transformed as real filters."""
+    adapter = adapter_of(k, "k")
+    if adapter.library == "torch" and adapter.index(k) is not None:
+        import torch
+
+        wide = torch.broadcast_to(k.detach(), (rows, k.shape[-1]))
+        words, scales = transform(torch.cat([wide.real, wide.imag]).contiguous(), 2 * rows)
+        parts = torch.view_as_complex(words.view(torch.float32).view(2, rows, -1, 2))
+        whole = torch.view_as_real(parts[0] + 1j * parts[1]).contiguous()
+        return whole.view(rows, -1).view(torch.int32), scales[:rows]
+    xp = adapter.cupy if adapter.library == "cupy" else np  # type: ignore[attr-defined]
+    wide = xp.broadcast_to(k if xp is not np else adapter.host(k), (rows, k.shape[-1]))
+    words, scales = transform(xp.concatenate([wide.real, wide.imag]), 2 * rows)
+    if xp is np:
+        words, scales = (adapter_of(x, "k").host(x) for x in (words, scales))
+    parts = words.view(np.complex64).reshape(2, rows, -1)
+    return (parts[0] + np.complex64(1j) * parts[1]).view(np.int32), scales[:rows]
+
+
+def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray]:
     """Words and scales in NumPy, in float64, rounded once; `filter_transform` is the GPU's."""
-    circle = np.zeros((rows, layout.n))
+    circle = np.zeros((rows, layout.n), k.dtype)
     circle[:, layout.targets] = k[..., layout.sources]
     bins = np.fft.fft(circle, axis=-1)
     peak = np.abs(bins).max(axis=1)
@@ -242,6 +286,11 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: st
         raise ValueError(
             f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
             f"taps, which needs {need}{or_exact}"
+        )
+    if (plan.packing == "complex") != (dtype == "complex64"):
+        raise ValueError(
+            f"plan: {plan} is for {'complex' if plan.packing == 'complex' else 'real'} sequences, these are {dtype}; "
+            'Plan(..., packing="complex") is for complex64, the other packings are for real ones'
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
     if not runs_on(family_of(plan, dtype), capability):

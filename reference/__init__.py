@@ -16,6 +16,7 @@ from .accuracy import (
     unit_roundoff,
 )
 from .attention import attention_flags, decode_attention
+from .attention_error import attention_tolerance, check_attention, decode_attention_bound
 from .conv2d import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from .conv2d_fft import Conv2dTransforms, conv2d_transforms
 from .fftconv import direct_fftconv, fftconv
@@ -27,6 +28,8 @@ __all__ = [
     "Conv2dTransforms",
     "RelativeError",
     "attention_flags",
+    "attention_tolerance",
+    "check_attention",
     "check_close",
     "check_linear",
     "conv2d",
@@ -34,6 +37,7 @@ __all__ = [
     "conv2d_transforms",
     "conv2d_weight_gradient",
     "decode_attention",
+    "decode_attention_bound",
     "direct_fftconv",
     "fft32_bound",
     "fftconv",

@@ -438,7 +438,9 @@ def test_compare_without_measurements_says_that_nothing_was_judged(capsys, measu
 # Help, start-up, pipes.
 
 
-@pytest.mark.parametrize("command", ["predict", "gpus", "measure", "measurements", "compare", "demo"])
+@pytest.mark.parametrize(
+    "command", ["predict", "thresholds", "gpus", "measure", "measurements", "compare", "demo"]
+)
 def test_help_of_every_command(capsys, command):
     out, _ = run(capsys, command, "--help")
     assert len(out.split()) > 20
@@ -450,7 +452,7 @@ def test_top_help_has_examples_that_work(capsys):
     examples = [
         line.split("   ")[0].split()[1:] for line in out.splitlines() if line.startswith("  costmodel ")
     ]
-    assert len(examples) == 4
+    assert len(examples) == 6
     for words in examples:
         run(capsys, *words)
 

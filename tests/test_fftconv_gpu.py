@@ -88,6 +88,7 @@ VARIANTS: dict[str, tuple[str, float, tuple[bool, bool]]] = {
 ALL_FACTORS = (
     *dict.fromkeys((*FACTORS, *kernels_numba.fused_group.FACTORS)),
     *dict.fromkeys(f for f in kernels_numba.families.DEFAULT_FACTORS.values() if len(f) == 3),
+    *kernels_numba.fused_deep.FACTORS,
 )
 
 

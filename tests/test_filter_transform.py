@@ -14,7 +14,7 @@ from strategies import seeds
 
 import reference
 from kernels_numba import families, filter_transform, spectrum
-from kernels_numba.tile.cpu import CpuTile
+from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.layout import STORAGE_TYPES
 from kernels_numba.tile.machine import Buffer, Machine
 from monarch import Plan
@@ -47,7 +47,7 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, 
     )
     for job in jobs:
         machine = Machine()
-        kernel = filter_transform.build(CpuTile(machine, job.spec.dtype), job.spec)
+        kernel = filter_transform.build(tile(machine, job.spec.dtype, "float"), job.spec)
         buffers = [Buffer(name, arrays[name]) for name in job.pointers]
         machine.run(kernel, job.grid, job.spec.warps, job.spec.shared_bytes // 4, [*buffers, *job.scalars])
     return arrays["spectrum"].view(np.int32).reshape(rows, -1), arrays["scales"]

@@ -126,6 +126,24 @@ def test_zeros_are_skipped(plan: Plan) -> None:
     assert 2 * half.global_read_bytes["u"] == whole.global_read_bytes["u"]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("gates", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize("plan", [PAIR, HALF], ids=["pair", "half"])
+def test_bodies_agree(plan: Plan, gates: bool) -> None:
+    """A GPU's results beside the CPU body's: the same roundings but for the order of sums."""
+    length = plan.n // 2 - 4 if gates else plan.n
+    case = PLAIN._replace(
+        mode="causal" if gates else "circular", length=length, taps=length, batch=3, gates=(gates, gates)
+    )
+    u, k, both = case.data()
+    spectrum = prepare_filter(k, length=length, mode=case.mode, plan=plan)
+    convolve = FFTConv(spectrum, batch=3)
+    got = convolve(u, out=np.full(u.shape, np.nan, u.dtype), **both).astype(float)
+    expected = convolve.run_cpu(u, **both)[0].astype(float)
+    apart = reference.relative_error(got, expected, u, k, pairs=plan.packing == "pair", **both)
+    assert apart.overall <= 0.4 * reference.fftconv_bound(4, "fp16"), apart
+
+
 # ---- constants -----------------------------------------------------------------------------------------------
 def test_the_outer_factors_are_transforms() -> None:
     """Of real and imaginary parts, each in the order in which the kernel has its rows; the way back is the inverse."""

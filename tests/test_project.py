@@ -20,6 +20,8 @@ README = (ROOT / "README.md").read_text()
 DATA_FILES = (
     "costmodel/gpus/*.toml",
     "costmodel/measurements/*/*.csv",
+    "costmodel/models.toml",
+    "kernels_numba/dispatch/*/*.json",
     "kernels_numba/resources*.csv",
     *(f"{package}/py.typed" for package in PACKAGES),
 )

@@ -17,7 +17,7 @@ from tiny_groups import COLUMNS, DATA, FACTOR, KERNELS, STORED, TABLE, TEAMS
 from tiny_kernels import Data, Tiny, data_for
 
 from kernels_numba.tile.cpu import CpuTile
-from kernels_numba.tile.machine import Buffer, KernelError, Machine
+from kernels_numba.tile.machine import KernelError, Machine
 
 cases = pytest.mark.parametrize(
     "spec",
@@ -270,11 +270,3 @@ def test_overwriting_what_a_product_reads_is_refused() -> None:
             put(tile, 0)
 
     refuses(kernel, "another warp uses, without a barrier between", warps=4)
-
-
-def test_a_prefetch_stays_inside() -> None:
-    machine = Machine()
-    tile = CpuTile(machine, "fp16")
-    words = Buffer("w", np.zeros(64, np.int32))
-    with pytest.raises(KernelError, match="'w'"):
-        machine.run(lambda: tile.prefetch(words, 32 * tile.lane()), 1, 1, 1, [])

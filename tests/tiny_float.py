@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.cpu import CpuTile
+from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
 from kernels_numba.tile.machine import Buffer, Machine
 
+VOCABULARY = "float"
 SIGNATURE = ("HALVES", "FLOATS", "WORDS", "FLOATS", "INT", "DOUBLES")
 SIZE = 4096  # elements of every buffer
 
@@ -78,7 +79,7 @@ def run_cpu(spec: Tiny, data: Data, n: int = 0) -> tuple[NDArray[np.float32], Co
     """Run on the CPU body: what it wrote (NaN before) and what was counted."""
     machine = Machine()
     out = np.full(SIZE, np.nan, np.float32)
-    kernel = build(CpuTile(machine, "fp32"), spec)
+    kernel = build(vocabulary(machine, "fp32", VOCABULARY), spec)
     h, f, w, d = (Buffer(name, x) for name, x in zip("hfwd", data, strict=True))
     counters = machine.run(kernel, 1, spec.warps, spec.shared_words, [h, f, w, Buffer("out", out), n, d])
     return out, counters

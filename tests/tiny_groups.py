@@ -45,7 +45,7 @@ def build(tile: Any, spec: Tiny) -> Callable:
     what, _, where = spec.name.partition(":")
     lane, warp, small = tile.lane, tile.warp, tile.small
     copy, commit, wait, barrier = tile.copy_words_async, tile.commit, tile.wait(0), tile.barrier
-    fence, meet, prefetch = tile.fence_async, tile.team_barrier(4), tile.prefetch
+    fence, meet = tile.fence_async, tile.team_barrier(4)
     load, load_shared = tile.load_global(8, 4), tile.load_shared(8, 4)
     put = tile.store_pieces(tuple((0, 64 * r, (r,)) for r in range(8)), 2, guarded=False)
     put_half = tile.store_pieces(tuple((0, 64 * r, (r,)) for r in range(4)), 2, guarded=False)
@@ -69,7 +69,6 @@ def build(tile: Any, spec: Tiny) -> Callable:
     def kernel(h, w, f, out, n):
         l = small(lane())  # noqa: E741
         index = small(warp())
-        prefetch(w, 32 * l)
         for i in range(3):
             at = small(1024 * i + 128 * index + 4 * l)
             copy(at, w, at)

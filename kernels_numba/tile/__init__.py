@@ -2,10 +2,10 @@
 
 A kernel is an ordinary Python function, made by a builder that is given a *tile*: an object that holds the
 operations for one half-precision type ("fp16" or "bf16"), or those that need none ("fp32"). With
-``gpu.tile(dtype)`` the function is compiled by Numba-CUDA (``compile.py``): every operation is an intrinsic that
-emits LLVM IR and inline PTX. With ``cpu.CpuTile(machine, dtype)`` the same, unchanged function runs in NumPy on a
-``machine.Machine``, which counts what it does and raises ``KernelError`` for what a GPU leaves undefined. The two
-agree bit for bit, except for the order in which a tensor core adds up.
+``gpu_vocabularies.tile(dtype)`` the function is compiled by Numba-CUDA (``compile.py``): every operation is an
+intrinsic that emits LLVM IR and inline PTX. With ``cpu.CpuTile(machine, dtype)`` the same, unchanged function runs in
+NumPy on a ``machine.Machine``, which counts what it does and raises ``KernelError`` for what a GPU leaves undefined.
+The two agree bit for bit, except for the order in which a tensor core adds up.
 
 A *fragment* is what a warp of 32 lanes holds of a matrix: the same number of 32-bit registers in every lane, each
 two half-precision elements or one float32 (transforms of filters also have float64). ``layout.py`` says which element
@@ -29,6 +29,8 @@ made outside the kernel                            called inside
                                                    valid; 8, 4, 2 or 1 elements a lane
 ``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, .., to3)``
 ``copy_words_async``                               ``copy(to_word, source, at)``, four words a lane
+``prefetch``                                       ``prefetch(source, at, valid)``: a half element's line
+                                                   into the L2 cache
 ``commit``, ``wait(pending)``                      ``commit()`` closes a group of copies, ``wait()``
                                                    until at most ``pending`` groups are under way
 ``load_shared(count, width)``                      ``load(word, stride)``: chunks of ``width`` words
@@ -51,6 +53,30 @@ made outside the kernel                            called inside
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+================================================== ========================================================
+
+Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core
+matrices (8 x 8 halves, ``layout.group_left_index`` and ``group_right_index``), but for data in registers.
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``team_barrier(warps)``                            ``meet(team)``: the warps of one team of the block meet
+``fence_async``                                    ``fence()``: products may read what this lane wrote, after
+                                                   the next barrier
+``store_matrices(pieces)``                         ``store(word, x)``: four registers as four core matrices
+``group_dft_rows(columns, k_tiles, ...)``          ``dft(factor, data)``: contract the rows
+``group_dft_rows_times(..., table=)``              ``dft(factor, data, source, at, alone)``: the same, rounded
+                                                   and multiplied by a complex table
+``group_dft_columns_times(columns, k_tiles, ...)`` ``dft(data, factor, source, at)``: contract the columns
+================================================== ========================================================
+
+Some kernels have a vocabulary of their own beside that (``gpu_vocabularies.py``). "float", for fp32 convolutions and
+the transforms of filters:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
 ``load_floats(pieces, count, guarded=)``           ``load(source, base, limit, at)``: float32
 ``store_floats(pieces, guarded=)``                 ``store(target, base, limit, at, x)``
 ``copy_floats(pieces, guarded=)``                  ``copy(source, base, limit, at, to_word)``: asynchronous
@@ -69,22 +95,65 @@ made outside the kernel                            called inside
 ``divide_floats``                                  and over a power of two
 ================================================== ========================================================
 
-Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core
-matrices (8 x 8 halves, ``layout.group_left_index`` and ``group_right_index``), but for data in registers.
+"linear", for linear layers:
 
 ================================================== ========================================================
 made outside the kernel                            called inside
 ================================================== ========================================================
-``team_barrier(warps)``                            ``meet(team)``: the warps of one team of the block meet
-``fence_async``                                    ``fence()``: products may read what this lane wrote, after
-                                                   the next barrier
-``prefetch``                                       ``prefetch(source, word)``: bring a line into the L2 cache
-``store_matrices(pieces)``                         ``store(word, x)``: four registers as four core matrices
-``group_dft_rows(columns, k_tiles, ...)``          ``dft(factor, data)``: contract the rows
-``group_dft_rows_times(..., table=)``              ``dft(factor, data, source, at, alone)``: the same, rounded
-                                                   and multiplied by a complex table
-``group_dft_columns_times(columns, k_tiles, ...)`` ``dft(data, factor, source, at)``: contract the columns
+``load_chunks(pieces, guarded=, stream=)``         ``load(source, at, limit, offsets)``: 16 bytes a lane
+``places(count)``                                  ``places(first, step, last, stride, start)``: offsets
+                                                   of rows, for loads of chunks and pairs
+``load_pairs(order)``                              ``load(source, near, limit, far, limit, offsets)``
+``copy_rows(count, ...)``                          ``copy(to_half, source, at, stride, rows, valid)``
+``load_matrices(constants)``                       ``load(word)``: operands from shared memory
+``mma_add(row_tiles, column_tiles, k_tiles)``      ``mma_add(c, a, b)``: c plus the product, in float32
+``dot_add(rows, columns, words)``                  ``dot_add(sums, w, x)``: a lane's own dot products
+``zeros(count)``, ``add(count)``                   ``zeros()``, ``add(a, b)``: float32
+``sum_lanes(count)``                               ``sum_lanes(values)``: float32 sums over the warp
+``as_words(count)``, ``as_floats(count)``          the bits of float32 as words, and back
+``store_rounded``, ``store_float``                 ``store(target, at, valid, value)``: one a lane
+``store_tile(row_groups, column_tiles, halves)``   ``store(target, at, stride, rows, columns, c)``
+``store_sums(count)``, ``load_sums(count)``         ``store(target, at, stride, values)``, ``load(source,
+                                                   at, stride)``: partial sums between blocks
+``load_fresh``                                     ``load(source, at)``: what another block wrote
+``last_block``                                     ``last_block(counters, at, expected)``
+``wait_for_previous``, ``let_next_start``          order of launches that overlap
 ================================================== ========================================================
+
+"attention", for attention and softmax:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``fill(count)``, ``registers(count)``, ``first``   a fragment of one number, or of up to four integers; one of it
+``as_floats(count)``, ``as_words(count)``          the same bits as float32 or as words
+``logits(tiles, capped=)``                         ``logits(products, factor, cap)``: scaled, soft-capped
+``mask(tiles, value)``                             ``mask(x, key, limits)``: ``value`` from the limit on
+``shift(tiles)``, ``outside(tiles)``               ``shift(x, shifts)``; ``outside(x, low, high)``: bits of queries
+``exponentials(count, floor=)``                    ``exponentials(x)``: e^x
+``add(count)``, ``times(count)``                   ``add(a, b)``, ``times(a, b)``: elementwise, in float32
+``add_keys``, ``max_keys``, ``sum_lanes``          ``add_keys(sums, x)``, ``max_keys(most, x)``,
+                                                   ``sum_lanes(sums)``: over the keys of a query
+``any_bits``, ``differ(count)``, ``choose(tiles)`` ``any_bits(x)`` of all lanes; ``differ(a, b)``;
+                                                   ``choose(bits, a, b)``
+``anchors``, ``started``, ``decays``, ``decay``    ``anchors(most)``, ``started(sums, shifts)``,
+                                                   ``decays(old, new)``: when a shift moves
+``spread(rows)``, ``scale_rows(rows, per)``        ``spread(x)``: a value a row; ``scale_rows(x, factors)``
+``weigh(rows, widths, stride, careful=)``          ``weigh(sums, weights, values, lane)``: sums += weights values
+``weigh_products``, ``scale_queries``              the same on tensor cores, for 8 rows at a time
+``widen``, ``cut``, ``less``, ``any_outside``,     elements of one line in all registers: halves as float32,
+``largest``, ``total``, ``across``                 the end, a shift, the range, and reductions
+``quotient(count)``                                ``quotient(x, total)``: zeros where the total is zero
+``consecutive_rows``, ``paged_rows``               row numbers of keys, in a contiguous cache or in pages
+``copy_rows(count, step, to_step)``                ``copy(to0, to1, source, rows, stride, at, first, end)``
+``load_chunks(count, step)``, ``load_word``        ``load(source, at, place, limit)``; ``load_word(source, at)``
+``put_rows(rows)``, ``get_float``                  numbers of rows to and from shared memory
+``store_word_pieces``, ``load_fresh_pieces``,      partial results in global memory, written by one block and
+``put_float``                                      read by another
+``fence``, ``arrive``                              ``fence()``; ``arrive(counters, at, total)``: how many came before
+================================================== ========================================================
+
+"wide" has the same words as the first table: what touches sequences reads and writes float32.
 
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.
 """

@@ -26,6 +26,7 @@ WORDS = types.CPointer(types.int32)
 FLOATS = types.CPointer(types.float32)
 DOUBLES = types.CPointer(types.float64)
 INT = types.int64
+FLOAT = types.float32
 
 
 @dataclass(frozen=True)

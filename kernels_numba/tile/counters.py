@@ -25,13 +25,19 @@ class Counters:
     """Wavefronts beyond the fewest that the bytes of each instruction need."""
     mma_m16n8k16: int = 0
     """Tensor-core instructions of this shape, or parts of wider ones; 4096 flops each."""
+    mma_m16n8k8: int = 0
+    """Tensor-core instructions on TF32; 2048 flops each."""
     fp32_flops: int = 0
     half_flops: int = 0
     """Flops of packed half-precision multiplies and fused multiply-adds."""
+    exponentials: int = 0
+    """Results of the special-function unit, 2^x."""
     transposes: int = 0
     """8 x 8 register transposes (``movmatrix``)."""
     barriers: int = 0
     """Barriers: the block's, counted once per block, and its teams', once per team."""
+    atomics: int = 0
+    """Read-modify-writes of device memory."""
     blocks: int = 0
     warps: int = 0
 

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.cpu_filter import CpuFilter
-from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
+from kernels_numba.tile.cpu_prefetch import CpuPrefetch
 from kernels_numba.tile.cpu_swaps import CpuSwaps
 from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
 from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP, a_index, b_index, c_index
@@ -43,8 +42,8 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuSwaps, CpuWarpgroup, CpuFloat, CpuFilter):
-    """The vocabulary for one half-precision type, or for "fp32" alone, bound to a machine."""
+class CpuTile(CpuMemory, CpuPrefetch, CpuSwaps, CpuWarpgroup):
+    """What all vocabularies share, for one half-precision type or for "fp32", bound to a machine."""
 
     name = "cpu"
     one = np.float32(1)

@@ -74,11 +74,6 @@ class CpuWarpgroup:
 
         return put
 
-    @staticmethod
-    def prefetch(source: Any, word: Any) -> None:
-        """Bring global memory into the L2 cache: of no effect here, but addresses must be inside."""
-        source.check(_lanes(word), 1)
-
     def group_dft_rows(
         self, columns: int, k_tiles: int, *, along: int, across: int, inverse: bool, lower_half: bool = False
     ) -> Callable:

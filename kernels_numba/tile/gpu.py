@@ -10,7 +10,7 @@ Pure arithmetic is emitted without side effects, which lets the compiler schedul
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from llvmlite import ir
@@ -28,10 +28,9 @@ from kernels_numba.tile.gpu_emit import (
     statement,
     unpack,
 )
-from kernels_numba.tile.gpu_filter import GpuFilter
-from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
+from kernels_numba.tile.gpu_prefetch import GpuPrefetch
 from kernels_numba.tile.gpu_swaps import GpuSwaps
 from kernels_numba.tile.gpu_warpgroup import GpuWarpgroup
 
@@ -105,8 +104,8 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
-    """The vocabulary for one half-precision type ("fp16" or "bf16"), or for "fp32" alone."""
+class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup):
+    """What all vocabularies share, for one half-precision type ("fp16" or "bf16") or for "fp32"."""
 
     name = "gpu"
     small = types.int32
@@ -386,8 +385,8 @@ class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
 
             def codegen(context, builder, signature, args):
                 x, a, m, b = (unpack(builder, v, 2 * count) for v in args)
-                re: list[Any] = []
-                im: list[Any] = []
+                re: list = []
+                im: list = []
                 for i in range(count):
                     j = i + count
                     x_less, m_less = (
@@ -407,9 +406,3 @@ class GpuTile(GpuMemory, GpuMoves, GpuSwaps, GpuWarpgroup, GpuFloat, GpuFilter):
             return result(x, a, m, b), codegen
 
         return product
-
-
-@cache
-def tile(dtype: str) -> GpuTile:
-    """The GPU's vocabulary for one half-precision type, or for "fp32"."""
-    return GpuTile(dtype)

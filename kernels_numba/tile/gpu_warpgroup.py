@@ -22,7 +22,6 @@ from kernels_numba.tile.gpu_emit import (
     VOID,
     asm,
     butterfly,
-    global_pointer,
     load_global_words,
     load_shared_words,
     pack_tuple,
@@ -73,21 +72,6 @@ class GpuWarpgroup:
     def fence_async(self) -> Any:
         """What this lane wrote to shared memory is to be seen by warpgroup products after the next barrier."""
         return statement("fence.proxy.async.shared::cta;")
-
-    @cached_property
-    def prefetch(self) -> Any:
-        """Bring the 128 bytes around a word of global memory into the L2 cache: ``op(source, word)``, one a lane."""
-
-        @intrinsic
-        def bring(typing_context, source, word):
-            def codegen(context, builder, signature, args):
-                address = global_pointer(builder, args[0], args[1], I32)
-                asm(builder, VOID, [address], "prefetch.global.L2 [$0];", "l", effect=True)
-                return context.get_dummy_value()
-
-            return types.void(source, types.int64), codegen
-
-        return bring
 
     def store_matrices(self, pieces: tuple[tuple[int, tuple[int, ...]], ...]) -> Any:
         """``op(word, fragment)``: four registers of a fragment as four core matrices each (``stmatrix``).

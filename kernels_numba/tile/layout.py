@@ -34,6 +34,8 @@ THREAD = LANE & 3
 
 HALF_TYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 STORAGE_TYPES = {**HALF_TYPES, "fp32": np.dtype(np.float32)}
+ELEMENT_TYPES = {**STORAGE_TYPES, "complex64": np.dtype(np.complex64)}
+"""What sequences are made of; a complex number is stored as two of fp32."""
 
 Index = tuple[NDArray[np.intp], NDArray[np.intp]]
 

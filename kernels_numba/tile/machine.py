@@ -243,17 +243,18 @@ _INDICES = np.arange(WARP)
 
 
 @lru_cache(maxsize=4096)
-def _wavefronts(pattern: bytes, width: int) -> int:
-    """Passes over the banks for one access of ``width`` words a lane; ``pattern`` is the lanes' word offsets.
+def _wavefronts(pattern: bytes, width: int) -> tuple[int, int]:
+    """Passes over the banks for one access of ``width`` words a lane, and how many different words there are.
 
-    Wide accesses are served in groups of 32 / width lanes; lanes that want the same word share it.
+    ``pattern`` is the lanes' word offsets. Wide accesses are served in groups of 32 / width lanes; lanes that want
+    the same word share it.
     """
     offsets = np.frombuffer(pattern, np.int64)
     total = 0
     for part in offsets.reshape(width, WARP // width):
         words = np.unique(part[:, None] + np.arange(width))
         total += int(np.bincount(words % 32, minlength=32).max())
-    return total
+    return total, np.unique(offsets[:, None] + np.arange(width)).size
 
 
 class Machine:
@@ -290,9 +291,8 @@ class Machine:
         else:
             self.counters.shared_read_bytes += nbytes
         relative = np.ascontiguousarray(offsets - offsets.min(), np.int64)
-        passes = _wavefronts(relative.tobytes(), width)
+        passes, words = _wavefronts(relative.tobytes(), width)
         self.counters.shared_wavefronts += passes
-        words = np.unique(relative[:, None] + np.arange(width)).size
         self.counters.bank_conflicts += passes - max(1, -(-words // 32))
 
     # ---- running -------------------------------------------------------------------------------------------

@@ -1,0 +1,324 @@
+r"""Linear layers y = x w^T: predicted times, the choice of kernel, tile width and split, and the thresholds M1 and M2.
+
+**Time.** A launch costs a fixed time t0 (start, first fetch, sums at the end) and then about what takes longest of
+
+    weights and inputs from device memory   bytes / beta
+    everything that passes L2               bytes / lambda       (x is read once for every tile of w: linear_counts;
+                                                                  full: lambda_u, blocks that read the same share it)
+    CUDA cores                              lane instructions / phi
+    tensor cores                            the busiest SM's products / (tau / SMs), tau times what a tile size reaches
+
+The bytes and products are those of `costmodel.linear_counts`, which are the kernels' own, exactly; rates come from the
+GPU file; t0 and the instructions for each weight are properties of the kernels, found on an H200 (`KERNEL`).
+
+**Thresholds.** Vector products cost N K (c_w + c_x M) / phi where CUDA cores bind, the flat product 2 N K / beta where
+memory binds (M <= 8), so the flat one is ahead from
+
+.. math:: M_1 = \left(\frac{(t_f - t_v + 2NK/\beta)\,\varphi}{NK} - c_w\right) / c_x
+
+on. Beyond, the flat product reads x for every tile of every SM's share of w, S p = S ceil(N / (S B)) times, and the
+full one N / C times, but weights only at beta: the full product is ahead from
+
+.. math:: M_2 = \frac{\lambda (t_u - t_f) + 2NK (\lambda/\beta - 1)}{2K (S p - N\lambda / C\lambda_u)}
+
+on (never, where the denominator is not positive). `symbolic_thresholds` solves both in sympy.
+
+**Equation 5** of FlashDecoding++ (Hong et al., arXiv 2311.01282, section 4): a tile width B_N trades the ratio of
+products to memory accesses, 2 M K / (K + M K / B_N + M), against N / B_N blocks that run side by side. `paper_width`
+takes the widest tile that still gives every SM a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from costmodel.gpus import GPU, load
+
+if TYPE_CHECKING:
+    import sympy
+
+IMPLS = ("gemv", "flat", "full")
+PAPER_WIDTHS = (32, 64, 128)
+FLAT_WIDTH, FULL_WIDTH = 32, 128
+"""B and C of the thresholds: rows of w that share one reading of x."""
+
+OVERLAP_ORDER = {"gemv": 12, "flat": 12, "full": 3}
+"""Of the norm that adds up the terms of a time; infinity would be the largest alone, 1 the sum."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Properties of the kernels, the same on every GPU: seconds, and lane instructions."""
+
+    vector_start_s: float = 1.8e-6
+    flat_start_s: float = 3.3e-6
+    full_start_s: float = 3.5e-6
+    hidden_s: tuple[float, float, float] = (0.5e-6, 2.0e-6, 1.2e-6)
+    """How much of each start is hidden where launches overlap."""
+    weight_instructions: float = 8.5
+    """c_w: to load and widen one weight."""
+    input_instructions: float = 1.25
+    """c_x: to multiply it with one row of x."""
+    vector_fraction: float = 0.75
+    """Of the CUDA cores' rate."""
+    full_cache_fraction: float = 0.63
+    """Of the 64 bytes for each SM and clock that L2 could deliver: lambda_u."""
+    full_reach: float = 1.4
+    """Blocks of the full product on fewer SMs than 1 / 1.4 of all leave memory idle."""
+    tile_loss: float = 16.0
+    """A tile of r x c reaches 1 / (1 + loss / r + loss / c) of the rate of products."""
+    error: float = 0.10
+    """Relative standard deviation of what is left."""
+
+
+KERNEL = Kernel()
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a GPU does in a second, as these kernels see it."""
+
+    memory_bytes_per_s: float
+    cached_bytes_per_s: float
+    shared_cache_bytes_per_s: float
+    """Of L2, where blocks side by side read the same (lambda_u)."""
+    lane_instructions_per_s: float
+    tensor_flops_per_s: float
+    sm_count: int
+    uncertainty: float
+    """Relative, of the rates."""
+
+
+def rates(gpu: GPU | str) -> Rates:
+    """Rates from a GPU file: measured ones where it has them, else shares of its data sheet's."""
+    found = load(gpu)
+    spec, measured = found.spec, found.measured
+    read = measured.get("read_stream_bytes_per_s")
+    copy = measured.get("device_copy_bytes_per_s")
+    if read is not None:
+        memory, doubt = read.median, 0.03
+    elif copy is not None:
+        memory, doubt = copy.median * 1.07, 0.06
+    else:
+        memory, doubt = 0.93 * spec["memory_bandwidth_bytes_per_s"], 0.1
+    mma = measured.get("mma_flops_per_s")
+    tensor = mma.median if mma is not None else 0.6 * spec["fp16_tensor_flops_per_s"]
+    clock = spec["boost_clock_mhz"] * 1e6
+    return Rates(
+        memory_bytes_per_s=memory,
+        cached_bytes_per_s=found.model["l2_fraction"].value * 64 * spec["sm_count"] * clock,
+        shared_cache_bytes_per_s=KERNEL.full_cache_fraction * 64 * spec["sm_count"] * clock,
+        lane_instructions_per_s=KERNEL.vector_fraction * spec["fp32_flops_per_s"] / 2,
+        tensor_flops_per_s=tensor,
+        sm_count=int(spec["sm_count"]),
+        uncertainty=doubt,
+    )
+
+
+# ---- thresholds ----------------------------------------------------------------------------------------------
+def symbolic_thresholds() -> tuple[sympy.Expr, sympy.Expr]:
+    """M1 and M2 as real numbers, solved from the times: sympy expressions in the symbols of the module's text."""
+    import sympy
+
+    names = "N K M S p C beta lambda lambda_u phi c_w c_x t_v t_f t_u"
+    n, k, m, s, p, c, beta, cached, shared, phi, c_w, c_x, t_v, t_f, t_u = sympy.symbols(names, positive=True)
+    vector = t_v + n * k * (c_w + c_x * m) / phi
+    flat_by_memory = t_f + 2 * n * k / beta
+    flat_by_cache = t_f + 2 * k * (n + m * s * p) / cached
+    full = t_u + 2 * n * k / beta + 2 * m * k * n / (c * shared)
+    (first,) = sympy.solve(sympy.Eq(vector, flat_by_memory), m)
+    (second,) = sympy.solve(sympy.Eq(flat_by_cache, full), m)
+    return sympy.simplify(first), sympy.simplify(second)
+
+
+def exact_thresholds(n: int, k: int, r: Rates) -> tuple[float, float]:
+    """M1 and M2 as real numbers: the closed forms with numbers put in; infinity where there is none."""
+    from math import inf
+
+    t_v, t_f, t_u = KERNEL.vector_start_s, KERNEL.flat_start_s, KERNEL.full_start_s
+    weights = 2.0 * n * k
+    first = (t_f - t_v + weights / r.memory_bytes_per_s) * r.lane_instructions_per_s / (n * k)
+    first = (first - KERNEL.weight_instructions) / KERNEL.input_instructions
+    easier = r.cached_bytes_per_s / r.shared_cache_bytes_per_s
+    readings = r.sm_count * -(-n // (r.sm_count * FLAT_WIDTH)) - n / FULL_WIDTH * easier
+    gain = r.cached_bytes_per_s * (t_u - t_f) + weights * (r.cached_bytes_per_s / r.memory_bytes_per_s - 1)
+    return first, (gain / (2.0 * k * readings) if readings > 0 else inf)
+
+
+def thresholds(n: int, k: int, gpu: GPU | Rates | str) -> tuple[int, int]:
+    """M1 and M2: from M1 rows on the flat product is ahead of vector products, from M2 on the full one of it.
+
+    Each is at most one more than the kernel before takes.
+    """
+    from kernels_numba.linear_product import LARGEST_M
+
+    first, second = exact_thresholds(n, k, gpu if isinstance(gpu, Rates) else rates(gpu))
+    most_vector, most_flat = LARGEST_M["gemv"] or 0, LARGEST_M["flat"] or 0
+    m1 = max(1, min(int(first) + 1 if first >= 0 else 1, most_vector + 1))
+    m2 = most_flat + 1 if second > most_flat else int(max(second, 0.0)) + 1
+    return m1, max(m1, m2)
+
+
+# ---- times ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Candidate:
+    """One kernel with its settings, and its predicted time in microseconds with an interval of one deviation."""
+
+    choice: Any
+    time_us: float
+    time_low_us: float
+    time_high_us: float
+    bound: str
+    terms_us: dict[str, float]
+    width: int
+    """Rows of w that share one reading of x: B_N."""
+    split: int
+    blocks: int
+
+
+def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, str, dict[str, float]]:
+    """Seconds of a ``kernels_numba.linear_product.Product``, what binds it, and all terms."""
+    from costmodel.linear_counts import of_product
+
+    counted = of_product(product)
+    impl, spec = product.choice.impl, product.spec
+    weights = 2.0 * product.n * product.k
+    passing = sum(counted.global_read_bytes.values()) + sum(counted.global_written_bytes.values())
+    if impl == "gemv":  # a few rows of x, which stay in L1
+        passing -= counted.global_read_bytes.get("x", 0)
+    terms = {
+        "memory": (weights + 2.0 * product.m * (product.k + product.n)) / r.memory_bytes_per_s,
+        "L2": passing / (r.shared_cache_bytes_per_s if impl == "full" else r.cached_bytes_per_s),
+    }
+    if impl == "gemv":
+        lanes = KERNEL.weight_instructions + KERNEL.input_instructions * product.m
+        terms["CUDA cores"] = product.n * product.k * lanes / r.lane_instructions_per_s
+        start = KERNEL.vector_start_s
+    else:
+        rows, columns = (spec.rows, spec.columns) if impl == "full" else (spec.rows, 8 * spec.column_tiles)
+        loss = 1 + KERNEL.tile_loss / rows + KERNEL.tile_loss / columns
+        units = product.grid if impl == "flat" else product.groups * product.split
+        busiest = -(-units // r.sm_count) * r.sm_count / units
+        products = 4096.0 * counted.mma_m16n8k16 * busiest
+        terms["tensor cores"] = products * loss / r.tensor_flops_per_s
+        start = KERNEL.flat_start_s if impl == "flat" else KERNEL.full_start_s
+        # Too few blocks leave memory without enough to do.
+        idle = min(1.0, (KERNEL.full_reach if impl == "full" else 1.0) * product.grid / r.sm_count)
+        terms["memory"], terms["L2"] = terms["memory"] / idle, terms["L2"] / idle
+    start -= KERNEL.hidden_s[IMPLS.index(impl)] if overlap else 0.0
+    bound = max(terms, key=terms.__getitem__)
+    # What is next to binding is not hidden whole: a norm of high order instead of the largest.
+    order = OVERLAP_ORDER[impl]
+    work = sum(term**order for term in terms.values()) ** (1 / order)
+    return start + work, bound, {"start": start, **terms}
+
+
+def what_if(
+    r: Rates, *, bandwidth: float = 1, sm_count: float = 1, tensor_rate: float = 1, vector_rate: float = 1
+) -> Rates:
+    """Rates of an imagined GPU: memory, tensor and CUDA-core rates times factors; more SMs bring more of everything."""
+    return replace(
+        r,
+        memory_bytes_per_s=r.memory_bytes_per_s * bandwidth,
+        cached_bytes_per_s=r.cached_bytes_per_s * sm_count,
+        shared_cache_bytes_per_s=r.shared_cache_bytes_per_s * sm_count,
+        lane_instructions_per_s=r.lane_instructions_per_s * sm_count * vector_rate,
+        tensor_flops_per_s=r.tensor_flops_per_s * sm_count * tensor_rate,
+        sm_count=max(1, round(r.sm_count * sm_count)),
+    )
+
+
+def predict(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    gpu: GPU | str,
+    dtype: str = "fp16",
+    overlap: bool = False,
+    instead: Rates | None = None,
+) -> list[Candidate]:
+    """Time every kernel with every tile width and split worth having; the fastest first.
+
+    Args:
+        m: rows of x.
+        n: rows of w.
+        k: columns of both.
+        gpu: a GPU file's slug or path, or what `costmodel.load_gpu` gave.
+        dtype: "fp16" or "bf16".
+        overlap: launches overlap.
+        instead: rates of an imagined GPU (`what_if`), in place of this one's.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+    from kernels_numba.linear_product import FULL_TILES, LARGEST_M, Choice, default_choice, product
+
+    if min(m, n, k) < 1:
+        raise ValueError(f"M, N and K must be at least 1; got {m}, {n}, {k}")
+    found = load(gpu)
+    r = instead or rates(found)
+    limit = int(found.spec["shared_memory_per_block_bytes"])
+    choices = []
+    for impl in IMPLS:
+        most = LARGEST_M[impl]
+        if most is None or m <= most:
+            choices.append(default_choice(impl, m, n, k, sm_count=r.sm_count, shared_bytes=limit))
+    if m <= (LARGEST_M["flat"] or 0):
+        base = next(c for c in choices if c.impl == "flat").options
+        choices += [
+            Choice.of("flat", **{**base, "row_tiles": row_tiles, "split": split})
+            for row_tiles in (1, 2, 3, 4, 6)
+            for split in (1, 2, 4)
+        ]
+    slabs = -(-k // 64)
+    choices += [
+        Choice.of("full", **tile, split=split)
+        for tile in FULL_TILES
+        for split in (1, 2, 4, 8)
+        if split <= slabs
+    ]
+    candidates = []
+    for choice in dict.fromkeys(choices):
+        made = product(choice, m, n, k, dtype)
+        if made.spec.shared_bytes > limit:
+            continue
+        seconds, bound, terms = time_of(made, r, overlap=overlap)
+        spread = sqrt(KERNEL.error**2 + r.uncertainty**2)
+        width = made.spec.columns if choice.impl == "full" else made.spec.rows
+        candidates.append(
+            Candidate(
+                choice,
+                seconds * 1e6,
+                seconds * 1e6 * (1 - spread),
+                seconds * 1e6 * (1 + spread),
+                bound,
+                {name: value * 1e6 for name, value in terms.items()},
+                width,
+                made.split,
+                made.grid,
+            )
+        )
+    return sorted(candidates, key=lambda c: (c.time_us, str(c.choice)))
+
+
+# ---- Equation 5 ----------------------------------------------------------------------------------------------
+def equation5() -> tuple[sympy.Expr, sympy.Expr]:
+    """The ratio of products to memory accesses, and the number of blocks, in the symbols M, N, K and B_N."""
+    import sympy
+
+    m, n, k, width = sympy.symbols("M N K B_N", positive=True)
+    return 2 * m * k / (k + m * k / width + m), n / width
+
+
+def ratio(m: int, k: int, width: int) -> float:
+    """Equation 5's ratio of products to memory accesses, in elements."""
+    return 2 * m * k / (k + m * k / width + m)
+
+
+def paper_width(m: int, n: int, k: int, sm_count: int, widths: tuple[int, ...] = PAPER_WIDTHS) -> int:
+    """The width with the largest ratio of those that give every SM a block; the narrowest where none does."""
+    enough = [width for width in widths if n / width >= sm_count]
+    return max(enough, key=lambda width: ratio(m, k, width)) if enough else min(widths)

@@ -1,0 +1,280 @@
+"""What the kernels of linear layers do, counted in closed form: bytes, products, flops, barriers, for a whole launch.
+
+The figures are those that the CPU body of the kernels counts while it runs (``kernels_numba.Counters``), exactly.
+Symbols: x [M, K], w [N, K]; P phases (rows of w that begin alike within 16 bytes are P apart), of which phase p has
+``head(p)`` elements before its first whole chunk of 8, then c(p) chunks, then a tail.
+
+* *vector*: T tiles of R rows. w is read once (a tile at the end repeats its last row), x once for every tile.
+* *flat*: S shares a phase, each in ceil(rows / B_N) tiles. w is read once, x once for every tile and share, and each
+  warp's first batch once more. Products: a warp's turns, times B_N / 16 x ceil(M / 8) x 2 for each 32 of K.
+* *full*: ceil(M / rows) x ceil(N / columns) tiles: x is read once for every column of tiles, w once for every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any
+
+CHUNK, LANES, WARP_BYTES = 8, 32, 128
+SLAB = 64
+REALIGN_LANES = 256
+
+
+@dataclass
+class LinearCounts:
+    """Totals of all launches of one product; names and units as in ``kernels_numba.Counters``."""
+
+    global_read_bytes: dict[str, int] = field(default_factory=dict)
+    global_written_bytes: dict[str, int] = field(default_factory=dict)
+    shared_read_bytes: int = 0
+    shared_written_bytes: int = 0
+    shared_wavefronts: int = 0
+    bank_conflicts: int = 0
+    mma_m16n8k16: int = 0
+    fp32_flops: int = 0
+    half_flops: int = 0
+    transposes: int = 0
+    barriers: int = 0
+    blocks: int = 0
+    warps: int = 0
+
+    def read(self, buffer: str, count: int) -> None:
+        """Add bytes read from a buffer."""
+        self.global_read_bytes[buffer] = self.global_read_bytes.get(buffer, 0) + count
+
+    def wrote(self, buffer: str, count: int) -> None:
+        """Add bytes written to a buffer."""
+        self.global_written_bytes[buffer] = self.global_written_bytes.get(buffer, 0) + count
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product and where its operands lie."""
+
+    m: int
+    n: int
+    k: int
+    shift_x: bool = False
+    """x is read from realigned copies,"""
+    copy_w: bool = False
+    """and w from a padded one."""
+
+
+@dataclass(frozen=True)
+class _Phase:
+    rows: int
+    head: int
+    chunks: int
+    ends: int
+    """Elements before the first and after the last whole chunk."""
+
+
+def ceil(a: int, b: int) -> int:
+    """Quotient rounded up."""
+    return -(-a // b)
+
+
+def phases(n: int, k: int) -> list[_Phase]:
+    """The rows of w by the place within 16 bytes at which they begin."""
+    number = CHUNK // gcd(k, CHUNK)
+    found = []
+    for p in range(number):
+        head = min(-p * k % CHUNK, k)
+        chunks = (k - head) // CHUNK
+        found.append(_Phase(len(range(p, n, number)), head, chunks, k - CHUNK * chunks))
+    return found
+
+
+def _realign(total: LinearCounts, rows: int, k: int, number: int, source: str, target: str) -> None:
+    stride = ceil(k, CHUNK) * CHUNK
+    chunks = number * rows * stride // CHUNK
+    blocks = ceil(chunks, REALIGN_LANES)
+    heads = [-p * k % CHUNK for p in range(number)]
+    elements = rows * sum(max(k - head, 0) for head in heads)
+    last = min(max(k - heads[-1] - (stride - CHUNK), 0), CHUNK)
+    spare = blocks * REALIGN_LANES - chunks  # lanes beyond the last chunk repeat it
+    total.read(source, 2 * (elements + spare * last))
+    total.wrote(target, 2 * CHUNK * blocks * REALIGN_LANES)
+    total.blocks += blocks
+    total.warps += blocks * REALIGN_LANES // LANES
+
+
+def counts(impl: str, shape: Shape, options: dict[str, int], *, grid: int, split: int) -> LinearCounts:
+    """Count a product.
+
+    Args:
+        impl: "gemv", "flat" or "full".
+        shape: the product.
+        options: the kernel's settings, by the names of its ``Spec``.
+        grid: blocks of the main launch.
+        split: blocks that share their outputs.
+    """
+    total = LinearCounts()
+    depth = ceil(shape.k, CHUNK) * CHUNK if shape.copy_w and impl != "full" else shape.k
+    groups = phases(shape.n, depth)
+    if shape.shift_x:
+        number = len(groups) if impl != "full" else 1
+        _realign(total, shape.m, shape.k, number, "x", "shifted x")
+    if shape.copy_w:
+        _realign(total, shape.n, shape.k, 1, "w", "copied w")
+    x, w = ("shifted x" if shape.shift_x else "x"), ("copied w" if shape.copy_w else "w")
+    {"gemv": _gemv, "flat": _flat, "full": _full}[impl](
+        total, shape, options, depth, groups, x, w, grid, split
+    )
+    total.wrote("y", 2 * shape.m * shape.n)
+    for table in (total.global_read_bytes, total.global_written_bytes):
+        for name in [name for name, count in table.items() if not count]:
+            del table[name]
+    return total
+
+
+def _gemv(
+    total: LinearCounts,
+    shape: Shape,
+    options: dict[str, int],
+    depth: int,
+    groups: list[_Phase],
+    x: str,
+    w: str,
+    grid: int,
+    split: int,
+) -> None:
+    m, rows, warps, batch = shape.m, options["rows"], options["warps"], LANES * options["depth"]
+    sums, workers = rows * m, split * warps
+    for phase in groups:
+        tiles = ceil(phase.rows, rows)  # that have a row; the others end at once
+        batches = ceil(phase.chunks, batch)
+        idle = workers - min(batches, workers) if options.get("double_buffer", 0) else 0
+        total.read(w, tiles * rows * 2 * depth)
+        total.read(x, tiles * m * 2 * CHUNK * phase.chunks)
+        total.read("x", tiles * m * 2 * phase.ends)
+        products = (batches + idle) * 4 * options["depth"] + (2 if phase_has_edges(depth) else 0)
+        total.fp32_flops += tiles * 4 * LANES * sums * products
+        blocks = tiles * split
+        total.fp32_flops += blocks * sums * LANES * (warps - 1 + 5)
+        _sums_of_warps(total, blocks, warps, sums)
+        total.barriers += blocks
+        if split > 1:
+            total.barriers += 2 * blocks
+            total.wrote("partials", 4 * sums * blocks)
+            total.read("partials", WARP_BYTES * sums * blocks)
+            total.fp32_flops += tiles * sums * LANES * (split - 1)
+    total.blocks += grid
+    total.warps += grid * warps
+
+
+def phase_has_edges(k: int) -> bool:
+    """Whether rows of K elements need the step for what lies beside whole chunks."""
+    return k % CHUNK != 0
+
+
+def _sums_of_warps(total: LinearCounts, times: int, warps: int, sums: int) -> None:
+    """All warps leave their sums in shared memory and each sum is read from all of them, ``times`` times."""
+    total.shared_written_bytes += times * warps * sums * WARP_BYTES
+    total.shared_read_bytes += times * warps * sums * WARP_BYTES
+    total.shared_wavefronts += 2 * times * warps * sums
+
+
+def _flat(
+    total: LinearCounts,
+    shape: Shape,
+    options: dict[str, int],
+    depth: int,
+    groups: list[_Phase],
+    x: str,
+    w: str,
+    grid: int,
+    split: int,
+) -> None:
+    m, warps, steps = shape.m, options["warps"], options.get("steps", 4)
+    row_tiles, column_tiles = options["row_tiles"], ceil(m, 8)
+    batch, workers = 4 * steps, split * warps
+    registers, stage_bytes = 4 * row_tiles * column_tiles, 2 * CHUNK * batch * 16 * row_tiles
+    shares = grid // (split * len(groups))
+    edges = phase_has_edges(depth)
+    for phase in groups:
+        batches = ceil(phase.chunks, batch)
+        turns = batches + workers - min(batches, workers)  # of all workers; each takes one at least
+        for share in range(shares):
+            rows = (share + 1) * phase.rows // shares - share * phase.rows // shares
+            tiles = ceil(rows, 16 * row_tiles)
+            total.read(w, rows * 2 * CHUNK * phase.chunks)
+            inputs = tiles * phase.chunks + min(phase.chunks, workers * batch)
+            total.read(x, 8 * column_tiles * 2 * CHUNK * inputs)
+            if edges:
+                total.read(w, tiles * 16 * row_tiles * 2 * phase.ends)
+                total.read("x", tiles * 8 * column_tiles * 2 * phase.ends)
+                total.mma_m16n8k16 += tiles * row_tiles * column_tiles
+            total.mma_m16n8k16 += tiles * turns * row_tiles * column_tiles * 2 * steps
+            total.shared_written_bytes += tiles * turns * stage_bytes
+            total.shared_read_bytes += tiles * turns * stage_bytes
+            total.shared_wavefronts += tiles * turns * stage_bytes // WARP_BYTES
+            _sums_of_warps(total, tiles * split, warps, registers)
+            total.fp32_flops += tiles * split * registers * LANES * (warps - 1)
+            total.barriers += 2 * tiles * split
+            if split > 1:
+                items = ceil(rows * m, LANES)
+                total.barriers += 2 * split
+                total.wrote("partials", 4 * split * rows * m)
+                total.read("partials", WARP_BYTES * split * items)
+                total.fp32_flops += LANES * (split - 1) * items
+    total.blocks += grid
+    total.warps += grid * warps
+
+
+def _full(
+    total: LinearCounts,
+    shape: Shape,
+    options: dict[str, int],
+    depth: int,
+    groups: list[_Phase],
+    x: str,
+    w: str,
+    grid: int,
+    split: int,
+) -> None:
+    m, n, k = shape.m, shape.n, shape.k
+    rows, columns = options["rows"], options["columns"]
+    row_tiles, column_tiles = options["warp_rows"] // 16, options["warp_columns"] // 8
+    warps = (rows // options["warp_rows"]) * (columns // options["warp_columns"])
+    down, across = ceil(m, rows), ceil(n, columns)
+    tiles, slabs = down * across, ceil(k, SLAB)
+    row_bytes = 2 * CHUNK * ceil(k, CHUNK)
+    total.read(x, across * m * row_bytes)
+    total.read(w, down * n * row_bytes)
+    total.shared_written_bytes += tiles * slabs * (rows + columns) * 2 * SLAB
+    loaded = tiles * slabs * warps * (SLAB // 16) * (row_tiles + column_tiles // 2) * 4 * WARP_BYTES
+    total.shared_read_bytes += loaded
+    total.shared_wavefronts += loaded // WARP_BYTES
+    total.mma_m16n8k16 += tiles * slabs * (SLAB // 16) * (rows // 16) * (columns // 8)
+    total.barriers += grid + tiles * slabs
+    if split > 1:
+        total.barriers += 2 * tiles * split
+        total.wrote("partials", 4 * tiles * split * rows * columns)
+        total.read("partials", 4 * tiles * split * rows * columns)
+        total.fp32_flops += tiles * (split - 1) * rows * columns
+    total.blocks += grid
+    total.warps += grid * warps
+
+
+def of_product(product: Any) -> LinearCounts:
+    """Count a ``kernels_numba.linear_product.Product``."""
+    options = {**_spec_options(product.spec), **product.choice.options}
+    shape = Shape(product.m, product.n, product.k, product.shift_x, product.copy_w)
+    return counts(product.choice.impl, shape, options, grid=product.grid, split=product.split)
+
+
+def _spec_options(spec: Any) -> dict[str, int]:
+    names = (
+        "rows",
+        "depth",
+        "warps",
+        "double_buffer",
+        "row_tiles",
+        "steps",
+        "columns",
+        "warp_rows",
+        "warp_columns",
+    )
+    return {name: int(getattr(spec, name)) for name in names if hasattr(spec, name)}

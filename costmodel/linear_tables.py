@@ -1,0 +1,157 @@
+"""Answers of the command line about linear layers, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from costmodel import linear, measurements, render, units
+from costmodel.gpus import GPU
+
+
+def predictions(
+    cases: Sequence[tuple[int, int, int]], gpu: GPU, dtype: str, form: str, *, explain: bool = False
+) -> str:
+    """The best candidates of one case, or the best of several cases."""
+    found = {case: linear.predict(*case, gpu=gpu, dtype=dtype) for case in cases}
+    if form == "json":
+        bodies = [_case(case, candidates, dtype) for case, candidates in found.items()]
+        if len(bodies) == 1:
+            return render.document("predict-linear", gpu=gpu.describe(), **bodies[0])
+        inputs = {"op": "linear", "dtype": dtype, "cases": [list(case) for case in cases]}
+        return render.document("predict-linear-sweep", inputs=inputs, gpu=gpu.describe(), cases=bodies)
+    header = [
+        "M",
+        "N",
+        "K",
+        "kernel",
+        "B_N",
+        "split",
+        "blocks",
+        "time",
+        "low",
+        "high",
+        "slower by",
+        "bound by",
+    ]
+    rows = []
+    for case, candidates in found.items():
+        shown = candidates[:1] if len(found) > 1 else _best_of_each(candidates)
+        for c in shown:
+            margin = c.time_us / candidates[0].time_us - 1
+            times = [units.microseconds(t) for t in (c.time_us, c.time_low_us, c.time_high_us)]
+            slower = "best" if c is candidates[0] else f"{margin:.0%}"
+            rows.append([*case, c.choice.impl, c.width, c.split, c.blocks, *times, slower, c.bound])
+    text = render.rows_as(form, header, rows, title=f"linear {dtype} on {gpu.slug}")
+    if explain and len(found) == 1:
+        best = next(iter(found.values()))
+        terms = [[c.choice.impl, c.width, c.split, *_terms(c)] for c in _best_of_each(best)]
+        names = ["kernel", "B_N", "split", "start", "memory", "L2", "CUDA cores", "tensor cores"]
+        text += "\n\n" + render.rows_as(form, names, terms, title="Each term alone")
+    return text
+
+
+def _best_of_each(candidates: Sequence[linear.Candidate]) -> list[linear.Candidate]:
+    """The fastest candidate of every kernel, and of the flat one of every tile width."""
+    kept: dict[tuple[str, int], linear.Candidate] = {}
+    for c in candidates:
+        kept.setdefault((c.choice.impl, c.width if c.choice.impl == "flat" else 0), c)
+    return list(kept.values())
+
+
+def _terms(c: linear.Candidate) -> list[str]:
+    names = ("start", "memory", "L2", "CUDA cores", "tensor cores")
+    return [units.microseconds(c.terms_us[name]) if name in c.terms_us else "-" for name in names]
+
+
+def _case(case: tuple[int, int, int], candidates: Sequence[linear.Candidate], dtype: str) -> dict[str, Any]:
+    m, n, k = case
+    best = candidates[0]
+
+    def body(c: linear.Candidate) -> dict[str, Any]:
+        return {
+            "plan": str(c.choice),
+            "kernel": c.choice.impl,
+            "tile": c.width,
+            "splits": c.split,
+            "time_us": c.time_us,
+            "time_low_us": c.time_low_us,
+            "time_high_us": c.time_high_us,
+            "bound": c.bound,
+            "margin": c.time_us / best.time_us - 1,
+        }
+
+    return {
+        "inputs": {"op": "linear", "M": m, "N": n, "K": k, "dtype": dtype},
+        "best": body(best),
+        "candidates": [body(c) for c in candidates],
+    }
+
+
+def thresholds(
+    layers: Sequence[tuple[str, tuple[int, int]]], gpu: GPU, form: str, *, model: str | None = None
+) -> str:
+    """M1 and M2 of layers, predicted, and measured where that was done."""
+    r = linear.rates(gpu)
+    measured = measured_thresholds(gpu.slug)
+    bodies = []
+    for name, (n, k) in layers:
+        m1, m2 = linear.thresholds(n, k, gpu)
+        exact = linear.exact_thresholds(n, k, r)
+        seen = measured.get((n, k), (None, None))
+        bodies.append(
+            {
+                "layer": name,
+                "N": n,
+                "K": k,
+                "M1": m1,
+                "M2": m2,
+                "M1_exact": exact[0],
+                "M2_exact": exact[1],
+                "M1_measured": seen[0],
+                "M2_measured": seen[1],
+                "B_N": linear.paper_width(8, n, k, r.sm_count),
+            }
+        )
+    if form == "json":
+        inputs = {"model": model, "layers": [[n, k] for _, (n, k) in layers]}
+        return render.document("thresholds", inputs=inputs, gpu=gpu.describe(), thresholds=bodies)
+    header = ["layer", "N", "K", "M1", "M2", "M1 measured", "M2 measured", "B_N at M=8 (Equation 5)"]
+    keys = ("layer", "N", "K", "M1", "M2", "M1_measured", "M2_measured", "B_N")
+    rows = [["-" if body[key] in (None, "") else body[key] for key in keys] for body in bodies]
+    return render.rows_as(form, header, rows, title=f"thresholds of linear layers on {gpu.slug}")
+
+
+def measured_thresholds(slug: str) -> dict[tuple[int, int], tuple[int | None, int | None]]:
+    """M1 and M2 of every measured [N, K]: the first M from which on the later kernel is the faster one."""
+    times: dict[tuple[int, int], dict[int, dict[str, float]]] = {}
+    for row in measurements.read(slug, op="linear"):
+        case = row.case_values
+        if row.ours and not row.provider_variant.endswith("-overlapped"):
+            place = times.setdefault((int(case["N"]), int(case["K"])), {}).setdefault(int(case["M"]), {})
+            place[row.provider_variant] = row.median_us
+    return {
+        pair: (_first(by_m, "gemv", "flat"), _first(by_m, "flat", "full")) for pair, by_m in times.items()
+    }
+
+
+def _first(by_m: dict[int, dict[str, float]], before: str, after: str) -> int | None:
+    found = None
+    for m in sorted(by_m, reverse=True):
+        times = by_m[m]
+        if after not in times or (before in times and times[before] < times[after]):
+            break
+        found = m
+    return found
+
+
+def closed_forms() -> str:
+    """M1 and M2 as formulas."""
+    first, second = linear.symbolic_thresholds()
+    return (
+        f"M1 = {first}\nM2 = {second}\n"
+        "N, K: outputs and inputs; S: SMs; p = ceil(N / (32 S)); C: columns of the full product's tile;\n"
+        "beta, lambda, lambda_u: bytes/s of memory, of L2, and of L2 where blocks share what they read (full);\n"
+        "phi: lane instructions/s; c_w, c_x: of them for a weight and for its product with one row of x;\n"
+        "t_v, t_f, t_u: what a vector, flat and full product takes beside its work"
+    )

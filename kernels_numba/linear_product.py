@@ -1,0 +1,321 @@
+"""From the shape of a product to the launches that compute it: which kernel, with which settings, on what grid.
+
+A :class:`Choice` names a kernel and its adjustable settings; a dispatch table stores choices. A :class:`Product` is a
+choice made concrete for one shape, dtype, alignment and GPU generation: the compiled-in ``Spec``, the grid, the
+kernel's arguments, and what must be realigned before (`linear_realign`). Both bodies of the tile layer run it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from types import ModuleType
+from typing import Any
+
+from kernels_numba import linear_flat, linear_full, linear_gemv, linear_realign
+from kernels_numba.device import LARGEST_SHARED_BYTES
+
+FAMILIES: dict[str, ModuleType] = {"gemv": linear_gemv, "flat": linear_flat, "full": linear_full}
+IMPLS = (*FAMILIES, "vendor")
+LARGEST_M: dict[str, int | None] = {
+    "gemv": linear_gemv.MAX_COLUMNS,
+    "flat": 8 * linear_flat.MAX_COLUMN_TILES,
+    "full": None,
+    "vendor": None,
+}
+"""The most rows of x that each takes."""
+ADJUSTABLE: dict[str, tuple[str, ...]] = {
+    "gemv": ("rows", "depth", "warps", "blocks", "double_buffer", "split"),
+    "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
+    "full": ("rows", "columns", "warp_rows", "warp_columns", "stages", "blocks", "shares", "split"),
+    "vendor": (),
+}
+MAX_INDEX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel ("gemv", "flat", "full" or "vendor") and its settings, as (name, value) in the order of `ADJUSTABLE`."""
+
+    impl: str
+    settings: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.impl not in IMPLS:
+            raise ValueError(f"impl: expected one of {', '.join(IMPLS)}; got {self.impl!r}")
+        unknown = [name for name, _ in self.settings if name not in ADJUSTABLE[self.impl]]
+        if unknown:
+            raise ValueError(
+                f"{self.impl} has no setting {unknown[0]!r}; it has {', '.join(ADJUSTABLE[self.impl])}"
+            )
+
+    def __str__(self) -> str:
+        return self.impl + "".join(f" {name}={value}" for name, value in self.settings)
+
+    @classmethod
+    def of(cls, impl: str, **settings: int) -> Choice:
+        """A choice with the settings in canonical order."""
+        order = [name for name in ADJUSTABLE.get(impl, ()) if name in settings]
+        return cls(impl, tuple((name, int(settings[name])) for name in order))
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The settings by name."""
+        return dict(self.settings)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product y [M, N] = x [M, K] w [N, K]^T, ready to be launched."""
+
+    m: int
+    n: int
+    k: int
+    choice: Choice
+    spec: Any
+    grid: int
+    split: int
+    phases: int
+    shift_x: bool
+    """x is read from shifted copies (of each phase, or one padded for the full product),"""
+    copy_w: bool
+    """and w from a padded one."""
+    stride: int
+    """Distance of two rows of x as it is read,"""
+    plane: int
+    """and of its shifted copies, in elements."""
+    depth: int
+    """K as the kernel sees it: padded, where both operands are padded copies."""
+
+    @property
+    def family(self) -> ModuleType:
+        """The module of the kernel."""
+        return FAMILIES[self.choice.impl]
+
+    @property
+    def groups(self) -> int:
+        """Groups of blocks that share their outputs, and a counter; for the full product, tiles."""
+        if self.choice.impl == "full":
+            return prod(linear_full.tiles(self.spec, self.m, self.n))
+        return self.grid // self.split
+
+    @property
+    def partial_floats(self) -> int:
+        """Float32 partial sums that blocks leave where several share their outputs."""
+        if self.split == 1:
+            return 0
+        if self.choice.impl == "full":
+            return self.groups * self.split * self.spec.rows * self.spec.columns
+        if self.choice.impl == "gemv":
+            return self.grid * self.spec.registers
+        return self.split * self.m * self.n * self.phases
+
+    @property
+    def shifted_x_size(self) -> int:
+        """Half elements of the copies of x."""
+        return self.phases * self.m * self.stride if self.shift_x else 0
+
+    @property
+    def copied_w_size(self) -> int:
+        """Half elements of the copy of w."""
+        return self.n * linear_realign.padded(self.k) if self.copy_w else 0
+
+    def arguments(self, x: Any, shifted: Any, w: Any, partials: Any, counters: Any, y: Any) -> list[Any]:
+        """The kernel's arguments; pointers, names or buffers are passed through.
+
+        ``shifted`` is what x is read from: its copies, or x itself.
+        """
+        if self.choice.impl == "full":
+            w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
+            across = linear_full.tiles(self.spec, self.m, self.n)[0]
+            walkers = self.grid // self.split
+            full = (self.m, self.n, self.k, self.stride, w_stride, across, self.groups, walkers, self.split)
+            return [shifted, w, partials, counters, y, *full]
+        sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
+        shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
+        return [x, shifted, w, partials, counters, y, *sizes, *shares]
+
+
+def default_choice(
+    impl: str, m: int, n: int, k: int, *, sm_count: int = 132, shared_bytes: int = LARGEST_SHARED_BYTES
+) -> Choice:
+    """Settings of a kernel for a shape, without measurements.
+
+    Args:
+        impl: the kernel.
+        m: rows of x, at least 1.
+        n: rows of w.
+        k: columns of both.
+        sm_count: the GPU's SMs,
+        shared_bytes: and the shared memory that it allows a block.
+    """
+    if impl == "vendor":
+        return Choice("vendor")
+    if impl == "full":
+        return _default_full(m, n, k, sm_count, shared_bytes)
+    if impl == "gemv":
+        rows, depth = (2, 4) if m <= 2 else (4, 2)
+        split = _split(-(-n // rows), k, 4 * 256 * depth, sm_count)
+        return Choice.of("gemv", rows=rows, depth=depth, warps=4, blocks=6 if m == 1 else 4, split=split)
+    settings = _flat_tile(m, -(-n // sm_count))
+    columns = -(-m // 8)
+    while settings["warps"] > 1 and linear_flat.Spec("fp16", columns, **settings).shared_bytes > shared_bytes:
+        settings["warps"] //= 2
+    return Choice.of("flat", **settings, blocks=1, shares=sm_count, split=_split(n, k, 8 * 128, sm_count))
+
+
+def _flat_tile(m: int, share: int) -> dict[str, Any]:
+    """Tile, batch and ring of the flat product where an SM takes ``share`` rows of w.
+
+    x is read once for every tile, so tiles are as high as fits. Accumulators (row_tiles M / 2 registers a lane) and
+    shared memory set the limit; the figures are those that were fastest on an H200.
+    """
+    if m <= 8:
+        if share <= 32:
+            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
+        if 64 < share <= 96:
+            return {"row_tiles": 6, "steps": 2, "stages": 2, "warps": 8}
+        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
+    if m <= 16:
+        if share <= 32:
+            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
+        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
+    if m <= 32:
+        return {"row_tiles": 2, "steps": 4, "stages": 2, "warps": 8}
+    return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 4}
+
+
+def _split(parts: int, k: int, share: int, sm_count: int) -> int:
+    """Blocks that share their outputs: as many as give every SM one, each of them ``share`` of K or more."""
+    return max(1, min(sm_count // parts, k // share, 64))
+
+
+FULL_TILES: tuple[dict[str, Any], ...] = (
+    {"rows": 128, "columns": 256, "warp_rows": 64, "warp_columns": 64, "stages": 4, "blocks": 1},
+    {"rows": 128, "columns": 192, "warp_rows": 64, "warp_columns": 48, "stages": 4, "blocks": 1},
+    {"rows": 128, "columns": 128, "warp_rows": 64, "warp_columns": 64, "stages": 3, "blocks": 2},
+    {"rows": 64, "columns": 128, "warp_rows": 32, "warp_columns": 64, "stages": 4, "blocks": 2},
+    {"rows": 64, "columns": 192, "warp_rows": 32, "warp_columns": 48, "stages": 5, "blocks": 1},
+    {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 5, "blocks": 2},
+    {"rows": 32, "columns": 128, "warp_rows": 32, "warp_columns": 32, "stages": 6, "blocks": 1},
+)
+"""Tiles of the full product, from the one with the fewest loads for its products on."""
+
+
+def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> Choice:
+    """The tile, and the split of K, with the least work for the busiest SM.
+
+    Work is counted in elements of y times K, over what of the tensor cores' rate a tile of that size reaches; a split
+    adds the partial sums' way through L2, here as if K were 1024 longer for each.
+    """
+
+    def work(settings: dict[str, int], split: int) -> float:
+        rows, columns = settings["rows"], settings["columns"]
+        units = -(-m // rows) * -(-n // columns) * split
+        rate = 1 / (1 + 24 / rows + 24 / columns)
+        return -(-units // sm_count) * rows * columns * (k / split + (1024 if split > 1 else 0)) / rate
+
+    slabs = -(-k // linear_full.SLAB)
+    candidates = [
+        (work(settings, split), i, split)
+        for i, settings in enumerate(FULL_TILES)
+        for split in (1, 2, 3, 4, 6, 8)
+        if (split == 1 or split <= slabs // 4)
+        and linear_full.Spec("fp16", **settings).shared_bytes <= shared_bytes
+    ]
+    if not candidates:
+        raise ValueError(f"no tile of the full product fits in {shared_bytes} bytes of shared memory a block")
+    _, place, split = min(candidates)
+    tile = FULL_TILES[place]
+    return Choice.of("full", **tile, shares=sm_count * tile["blocks"], split=split)
+
+
+def check_accepts(impl: str, m: int) -> None:
+    """Raise ``ValueError`` if a kernel does not take M rows of x, naming those that do."""
+    limit = LARGEST_M[impl]
+    if limit is not None and m > limit:
+        wider = [name for name, most in LARGEST_M.items() if most is None or most >= m]
+        raise ValueError(
+            f"impl: {impl} takes at most M={limit} rows of x, got {m}; {' and '.join(wider)} take more"
+        )
+
+
+def product(
+    choice: Choice,
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    overlap: bool = False,
+    aligned_x: bool = True,
+    aligned_w: bool = True,
+    aligned_y: bool = True,
+) -> Product:
+    """Make a choice concrete.
+
+    Args:
+        choice: a kernel of this project and its settings.
+        m: rows of x, at least 1.
+        n: rows of w, at least 1.
+        k: columns of both, at least 1.
+        dtype: "fp16" or "bf16".
+        overlap: weights are loaded while the launch before still runs (compute capability 9).
+        aligned_x: x begins on 16 bytes; so for ``w``; ``aligned_y``: y begins on 4 bytes.
+        aligned_w: see ``aligned_x``.
+        aligned_y: see ``aligned_x``.
+
+    Raises:
+        ValueError: a kernel that does not take so many rows, or sizes beyond 32-bit indices.
+    """
+    check_accepts(choice.impl, m)
+    whole = k % 8 == 0
+    options: dict[str, Any] = choice.options
+    # A copy of w is what the launch before writes: it cannot be loaded early.
+    overlap = overlap and aligned_w and (whole or choice.impl != "full")
+    split = options.pop("split", 1)
+    if choice.impl == "full":
+        slabs = -(-k // linear_full.SLAB)
+        split = min(split, slabs)
+        shares = options.pop("shares", 0)
+        full = linear_full.Spec(dtype, **options, split=split > 1, overlap=overlap)
+        across, along = linear_full.tiles(full, m, n)
+        guarded = bool(m % full.rows or n % full.columns or k % linear_full.SLAB)
+        spec: Any = replace(full, guarded=guarded, halves=2 if n % 2 == 0 and aligned_y else 1)
+        shift_x, copy_w = not (whole and aligned_x), not (whole and aligned_w)
+        stride = linear_realign.padded(k) if shift_x else k
+        walkers = across * along
+        # To copy ahead into the next tile, a tile must have at least as many slabs as are under way.
+        if shares and slabs // split >= full.stages - 1:
+            walkers = min(walkers, max(1, shares // split))
+        grid, number, plane, depth = walkers * split, 1, 0, k
+    else:
+        copy_w = not aligned_w
+        edges = not whole and not copy_w
+        depth = linear_realign.padded(k) if copy_w else k
+        number = linear_realign.phases(depth)
+        alike = -(-n // number)
+        if choice.impl == "gemv":
+            options["double_buffer"] = bool(options.get("double_buffer", 0))
+            gemv = linear_gemv.Spec(
+                dtype, columns=m, **options, split=split > 1, edges=edges, overlap=overlap
+            )
+            batches = depth // (8 * gemv.batch_chunks)
+            even = depth % (8 * gemv.batch_chunks) == 0 and batches >= split * gemv.warps
+            spec = replace(gemv, guarded=not even)
+            grid = linear_gemv.tiles(gemv, n, number) * split
+        else:
+            shares = min(-(-options.pop("shares", 132) // (number * split)), alike)
+            spec = linear_flat.Spec(
+                dtype, column_tiles=-(-m // 8), **options, split=split > 1, edges=edges, overlap=overlap
+            )
+            grid = shares * number * split
+        shift_x = edges or (copy_w and not whole) or not aligned_x
+        stride = linear_realign.padded(k) if shift_x else k
+        plane = m * stride if number > 1 else 0
+    found = Product(m, n, k, choice, spec, grid, split, number, shift_x, copy_w, stride, plane, depth)
+    if max(found.grid, found.shifted_x_size // 8, found.copied_w_size // 8, n, k, m) > MAX_INDEX:
+        raise ValueError(
+            f"x and w: M={m}, N={n}, K={k} are more than 32-bit indices reach; split the product"
+        )
+    return found

@@ -1,0 +1,41 @@
+"""Vocabularies of the CPU body: what some kernels need beside the operations of all; see `gpu_vocabularies.py`."""
+
+from __future__ import annotations
+
+from kernels_numba.tile.cpu import CpuTile
+from kernels_numba.tile.cpu_filter import CpuFilter
+from kernels_numba.tile.cpu_float import CpuFloat
+from kernels_numba.tile.cpu_lines import CpuLines
+from kernels_numba.tile.cpu_products import CpuProducts
+from kernels_numba.tile.cpu_records import CpuRecords
+from kernels_numba.tile.cpu_rows import CpuRows
+from kernels_numba.tile.cpu_streams import CpuStreams
+from kernels_numba.tile.cpu_weights import CpuWeights
+from kernels_numba.tile.cpu_wide import CpuWide
+from kernels_numba.tile.machine import Machine
+
+
+class CpuFloats(CpuFloat, CpuFilter, CpuTile):
+    """For fp32 convolutions, and the transforms of filters."""
+
+
+class CpuLinear(CpuProducts, CpuStreams, CpuTile):
+    """For linear layers."""
+
+
+class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
+    """For attention and softmax."""
+
+
+VOCABULARIES: dict[str, type[CpuTile]] = {
+    "": CpuTile,
+    "wide": CpuWide,
+    "float": CpuFloats,
+    "linear": CpuLinear,
+    "attention": CpuAttention,
+}
+
+
+def tile(machine: Machine, dtype: str, vocabulary: str = "") -> CpuTile:
+    """The operations for one half-precision type, bound to a machine."""
+    return VOCABULARIES[vocabulary](machine, dtype)

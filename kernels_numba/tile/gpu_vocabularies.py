@@ -1,0 +1,48 @@
+"""Vocabularies of the GPU body: the operations that some kernels need beside those of all.
+
+Operations of linear layers have short names that mean something else elsewhere, so they are not in every tile. A family
+says which vocabulary it is written in as ``VOCABULARY``; kernels of float32 sequences with half products use the same
+words as the others, in another sense ("wide").
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from kernels_numba.tile.gpu import GpuTile
+from kernels_numba.tile.gpu_filter import GpuFilter
+from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_lines import GpuLines
+from kernels_numba.tile.gpu_products import GpuProducts
+from kernels_numba.tile.gpu_records import GpuRecords
+from kernels_numba.tile.gpu_rows import GpuRows
+from kernels_numba.tile.gpu_streams import GpuStreams
+from kernels_numba.tile.gpu_weights import GpuWeights
+from kernels_numba.tile.gpu_wide import GpuWide
+
+
+class GpuFloats(GpuFloat, GpuFilter, GpuTile):
+    """For fp32 convolutions, and the transforms of filters."""
+
+
+class GpuLinear(GpuProducts, GpuStreams, GpuTile):
+    """For linear layers."""
+
+
+class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
+    """For attention and softmax."""
+
+
+VOCABULARIES: dict[str, type[GpuTile]] = {
+    "": GpuTile,
+    "wide": GpuWide,
+    "float": GpuFloats,
+    "linear": GpuLinear,
+    "attention": GpuAttention,
+}
+
+
+@cache
+def tile(dtype: str, vocabulary: str = "") -> GpuTile:
+    """The operations for one half-precision type."""
+    return VOCABULARIES[vocabulary](dtype)

@@ -1,0 +1,50 @@
+"""Device memory that a prepared object keeps for what its blocks leave for each other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+STREAMS = 4
+"""Workspaces that are allocated at a time."""
+
+
+class Workspaces:
+    """For each stream a workspace of ``words`` and ``counters`` (zero between launches).
+
+    Launches on one stream come one after the other, so they share; two streams never do. The first call allocates
+    for `STREAMS` streams, so a stream that a graph is captured on later has one without allocating.
+    """
+
+    def __init__(self, index: int, words: int, counters: int) -> None:
+        self.index, self.words, self.counters = index, words, counters
+        self._of: dict[int, tuple[int, int]] = {}
+        self._buffers: list[Any] = []
+        self._free: list[tuple[int, int]] = []
+        self._lock = threading.Lock()
+        self._allocate()
+
+    def of(self, stream: int) -> tuple[int, int]:
+        """Addresses of the words and the counters for launches on ``stream``."""
+        return self._of.get(stream) or self._assign(stream)
+
+    def _assign(self, stream: int) -> tuple[int, int]:
+        with self._lock:
+            if stream not in self._of:
+                if not self._free:
+                    self._allocate()
+                self._of[stream] = self._free.pop()
+            return self._of[stream]
+
+    def _allocate(self) -> None:
+        from kernels_numba.launch import DeviceBuffer
+
+        room = -(-self.counters // 4) * 4  # so that every part begins on a 16-byte boundary
+        words = DeviceBuffer(self.index, (STREAMS, self.words), np.int32)
+        counters = DeviceBuffer.of(np.zeros((STREAMS, room), np.int32), self.index)
+        self._buffers += [words, counters]
+        self._free += [
+            (words.pointer + 4 * i * self.words, counters.pointer + 4 * i * room) for i in range(STREAMS)
+        ]

@@ -1,0 +1,25 @@
+"""The closed forms of linear layers' counts are what the kernels' CPU body counts, exactly."""
+
+from hypothesis import example, given, settings
+from test_linear import Case, cases
+
+from costmodel.linear_counts import of_product
+from kernels_numba.linear_run import run_cpu
+
+
+@settings(max_examples=80)
+@given(cases())
+@example(Case("flat", 0, 3, 9, 37, 263, aligned_x=False))
+@example(Case("flat", 1, 1, 8, 130, 520))
+@example(Case("flat", 2, 2, 8, 5, 7))
+@example(Case("gemv", 0, 2, 4, 37, 7, "bf16", aligned_w=False))
+@example(Case("gemv", 1, 3, 2, 37, 2049))
+@example(Case("full", 1, 3, 33, 65, 200, "bf16", aligned_w=False))
+@example(Case("full", 0, 1, 64, 64, 128))
+def test_counts_are_those_of_the_cpu_body(case: Case) -> None:
+    product = case.product
+    _, counters = run_cpu(product, *case.data())
+    expected = counters.as_dict()
+    for name in ("global_read_bytes", "global_written_bytes"):
+        expected[name] = {key: value for key, value in expected[name].items() if value}
+    assert vars(of_product(product)) == expected
