@@ -300,6 +300,8 @@ def test_bounds_are_what_they_say() -> None:
     assert reference.fftconv_bound(2, "fp16", gates=2) == pytest.approx(1.15 * 1.5 * 2.0**-11)
     assert reference.fftconv_bound(2, "fp16", gates=2, coherent=True) == 18 * 2.0**-11
     assert reference.fft32_bound(1024) == pytest.approx(1.1 * np.sqrt(10) * 2.0**-24)
+    assert reference.fft32_bound(1024, gates=2) == pytest.approx(np.sqrt(12.1 + 1 / 3) * 2.0**-24)
+    assert reference.fft32_bound(1024, gates=2, coherent=True) == 82 * 2.0**-24
 
 
 def test_fp32_fft_stays_in_its_bound() -> None:
@@ -338,6 +340,7 @@ def test_unit_roundoff_is_half_the_gap_above_one(name: Any) -> None:
         (lambda: reference.fftconv_bound(0, "fp16"), "order must be at least 1"),
         (lambda: reference.fftconv_bound(1, "fp16", gates=-1), "gates at least 0"),
         (lambda: reference.fft32_bound(0), "n must be at least 1"),
+        (lambda: reference.fft32_bound(2, gates=-1), "gates at least 0"),
     ],
 )
 def test_bad_bounds_are_refused(call: Callable[[], float], message: str) -> None:
