@@ -294,10 +294,6 @@ def expect_pair_halves_swapped(spec: Tiny, data: Data) -> NDArray:
     return written(rows.astype(np.int32))
 
 
-def expect_prefetch(spec: Tiny, data: Data) -> NDArray:
-    return written(read(data.w, 0, 4))
-
-
 def expect_transpose(spec: Tiny, data: Data) -> NDArray:
     fragment = read(data.w, 0, 8)
     rows = []
@@ -694,7 +690,6 @@ INSTRUCTIONS = {  # on sm_90; "|": any of them
     "gather_halves": {"LDS.U16": 16, "LDG.E.128": 2},
     "multiply_mirror": {"HFMA2|HMUL2": 8 * 4},
     "pair_halves_swapped": {"PRMT ": 4},
-    "prefetch": {"CCTL.E.PF2": 1},
     "opaque": {"LDG.E.128": 4, "STG.E ": 16},  # one turn
     "load_shared:4": {"LDS.128": 2},
     "load_pieces": {"LDS.128": 1, "LDS.64": 1},

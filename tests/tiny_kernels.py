@@ -596,20 +596,6 @@ def pair_halves_swapped(tile: Any) -> Callable:
     return kernel
 
 
-@tiny("prefetch")
-def prefetch(tile: Any) -> Callable:
-    """Of 20 lanes; the others name places that are not there. Then a fragment, as it is."""
-    load, hint, put = tile.load_global(4, 4), tile.prefetch, _put(tile, 4)
-    lane = tile.lane
-
-    def kernel(h, w, f, out, n):
-        l = lane()  # noqa: E741
-        hint(h, 200 * l, l < 20)
-        put(out, 0, 0, 2 * l, 0, 0, 0, load(w, 4 * l, 128))
-
-    return kernel
-
-
 BLOCKS = (5, 0, 7, 2, 1)
 
 

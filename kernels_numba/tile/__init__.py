@@ -29,8 +29,6 @@ made outside the kernel                            called inside
                                                    valid; 8, 4, 2 or 1 elements a lane
 ``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, .., to3)``
 ``copy_words_async``                               ``copy(to_word, source, at)``, four words a lane
-``prefetch``                                       ``prefetch(source, at, valid)``: a half element's line
-                                                   into the L2 cache
 ``commit``, ``wait(pending)``                      ``commit()`` closes a group of copies, ``wait()``
                                                    until at most ``pending`` groups are under way
 ``load_shared(count, width)``                      ``load(word, stride)``: chunks of ``width`` words

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
-from kernels_numba.tile.cpu_prefetch import CpuPrefetch
 from kernels_numba.tile.cpu_swaps import CpuSwaps
 from kernels_numba.tile.layout import HALF_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
@@ -41,7 +40,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuPrefetch, CpuSwaps):
+class CpuTile(CpuMemory, CpuSwaps):
     """The vocabulary for one half-precision type, bound to a machine."""
 
     name = "cpu"

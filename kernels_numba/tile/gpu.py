@@ -30,7 +30,6 @@ from kernels_numba.tile.gpu_emit import (
 )
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
-from kernels_numba.tile.gpu_prefetch import GpuPrefetch
 from kernels_numba.tile.gpu_swaps import GpuSwaps
 
 PTX = {
@@ -103,7 +102,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps):
+class GpuTile(GpuMemory, GpuMoves, GpuSwaps):
     """The vocabulary for one half-precision type ("fp16" or "bf16")."""
 
     name = "gpu"
