@@ -73,7 +73,7 @@ def build(tile: Any, spec: Spec) -> Any:
     meet = barrier if half else warp_sync
     # Whether a tile's spectrum is loaded one step ahead of its use; measured faster where it is.
     ahead = half or gated_in or gated_out
-    turns_of, prefetch = tile.opaque, tile.prefetch
+    turns_of = tile.opaque
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_factor = tile.copy_words_async, tile.join, tile.load_shared(4, 4)
     # A
@@ -180,12 +180,6 @@ def build(tile: Any, spec: Spec) -> Any:
         to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
         to3 = small(copy_to + (((copy_column >> 3) ^ swap ^ 3) << 3))
 
-        # A lane's share of the lines (128 bytes) of an input, for hints: 4 in each n2 of each n1, or 8.
-        line = small(32 * w + index)
-        line_n2 = small(line >> (6 + int(half)))
-        line_n1 = small((line >> (2 + int(half))) & (n1 - 1))
-        line_at = small(unit * (line_n1 * q + line_n2 * points) + 64 * (line & (4 * unit - 1)))
-
         first = small(block() * per_block)
         last = small(min(first + per_block, items))
         h = small(divide(first, pairs))
@@ -274,16 +268,6 @@ def build(tile: Any, spec: Spec) -> Any:
                 put_middle(even, even, even, even, z0)
                 put_middle(uneven, uneven, uneven, uneven, z1)
                 strip = small(strip + 2)
-            # The rows of the next input that are not yet under way: into the L2 cache, while memory is idle.
-            if item + 1 < last:
-                for i in range(2):
-                    end = small(length * (sequences * copy_p + (0 if half else i) < batch))
-                    at = small(line_at + (i * (8 // unit) * unit * points if half else 0))
-                    source = copy_base + (0 if half else i * other_sequence)
-                    wanted = (line_n2 + (i * (8 // unit) if half else 0) >= 2 * ring) & (at < end)
-                    prefetch(u, source + at, wanted)
-                    if gated_in:
-                        prefetch(pre, source + at, wanted)
             meet()
             # ---- B: inner convolutions, two at a time
             f3 = load_factor(at_f3 + c, 128)
