@@ -139,6 +139,8 @@ def _first(by_m: dict[int, dict[str, float]], before: str, after: str) -> int | 
     found = None
     for m in sorted(by_m, reverse=True):
         times = by_m[m]
+        if before not in times and after not in times:  # more rows than either takes
+            continue
         if after not in times or (before in times and times[before] < times[after]):
             break
         found = m
