@@ -76,8 +76,8 @@ def _beside_peers(times: Times, rows: Sequence[Row]) -> list[str]:
         "",
         f"Head size 128, one query token, microseconds of GPU time, {dates[-1]}; all columns of a row in one run,",
         "inputs rotated through more than twice the L2 cache, every result checked against float64. *Heads first*: the",
-        "same kernel on caches [B, Hkv, L, D]. Flash and cuDNN are PyTorch's backends, each with the layout that suits it",
-        "better. *Rate*: keys and values over the time.",
+        "same kernel on caches [B, Hkv, L, D]. Flash and cuDNN are PyTorch's backends, each with the layout that suits",
+        "it better. *Rate*: keys and values over the time.",
         "",
         "| B | query / key heads | L | type | ours | heads first | flash | cuDNN | ours / better peer | rate, TB/s |",
         "|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|",
@@ -152,8 +152,7 @@ def _sweep(times: Times) -> list[str]:
     return [
         "### Batches",
         "",
-        f"{heads} heads, L={length}, B from {min(each)} to {last}, time per sequence against that of one sequence more",
-        "or less:",
+        f"{heads} heads, L={length}, B from {min(each)} to {last}, time per sequence with one sequence more:",
         f"the largest step up is {up[1] / up[0]:.2f} (B={up[2]} to {up[2] + 1}), the largest down "
         + " and ".join(f"{s[0] / s[1]:.2f} (B={s[2]} to {s[2] + 1})" for s in down)
         + ", where launching still is much of",
