@@ -10,7 +10,7 @@ from attentions import Case
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import attention_counts, decode_attention, measurements
+from costmodel import attention_counts, attention_report, decode_attention, measurements
 from costmodel.cli import main
 from costmodel.measurements import Row
 from kernels_numba import DecodeAttention
@@ -238,3 +238,38 @@ def test_bounds_of_times() -> None:
     assert decode_attention.bound_of(shape, length=256, splits=1, gpu=gpu, **sizes) == "launching"
     assert decode_attention.bound_of(shape, length=32768, splits=1, gpu=gpu, **sizes) == "one SM"
     assert decode_attention.bound_of(shape, length=32768, splits=4, gpu=gpu, **sizes) == "memory"
+
+
+def test_the_measured_part_of_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def case(batch: int, length: int, variant: str = "async") -> str:
+        return f"B={batch};Hq=32;Hkv=32;D=128;L={length};variant={variant}"
+
+    rows = [
+        row(case(8, 4096), "ours", 122.0, "splits=1; 1 input set"),
+        row(case(8, 4096), "ours:s2", 126.0, "splits=2; 1 input set"),
+        row(case(8, 4096), "sdpa-flash", 200.0, "layout=keys-first"),
+        row(case(8, 4096), "sdpa-cudnn", 125.0, "layout=keys-first"),
+        row(case(8, 4096, "sync"), "ours", 123.0, "splits=1; 1 input set"),
+        row(case(8, 4096, "fallback-0"), "ours", 120.0, "splits=1; 1 input set"),
+        row(case(8, 4096, "fallback-5"), "ours", 126.0, "splits=1; 1 input set"),
+        *(row(case(b, 1024), "ours", 8.0 + 2 * b, "splits=4; 9 input sets") for b in range(1, 5)),
+        row(case(1, 1024), "ours:host-call", 8.0, "host time"),
+    ]
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path)
+    assert attention_report.main([]) == 2 and "nothing of decode_attention" in capsys.readouterr().err
+    measurements.append(rows, "h200-sxm", folder=tmp_path)
+    assert attention_report.main([]) == 0
+    text = capsys.readouterr().out
+    assert "| 8 | 32 / 32 | 4096 | fp16 | 122.0 | - | 200.0 | 125.0 | 0.98 | 4.40 |" in text
+    assert "| 8 | 4096 | 122.0 | 123.0 | 1.008 |" in text
+    assert "| B=8, L=4096, every key | - | 1.050 |" in text
+    assert "the largest step up is 0.86 (B=3 to 4), the largest down 1.67 (B=1 to 2)" in text
+    assert "p95 regret 1.000" in text and "8.0 us (ours:host-call)" in text
+    document = tmp_path / "attention.md"
+    document.write_text(f"before\n{attention_report.BEGIN}\nold\n{attention_report.END}\nafter\n")
+    monkeypatch.setattr(attention_report, "DOCUMENT", document)
+    assert attention_report.main(["--write"]) == 0
+    assert document.read_text() == f"before\n{attention_report.BEGIN}\n{text}{attention_report.END}\nafter\n"
+    assert attention_report.main(["--gpu", "none"]) == 3
