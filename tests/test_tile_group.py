@@ -156,7 +156,11 @@ def test_bodies_agree(spec: Tiny, seed: int, tmp_path: Any, monkeypatch: pytest.
         pytest.skip(f"needs compute capability {tiny_groups.CAPABILITY}; {device()}")
     monkeypatch.setenv("MONARCH_NUMBA_CACHE", str(tmp_path / "cache"))
     data = data_for(spec, seed)
-    assert_same_halves(tiny_groups.run_gpu(spec, data), tiny_groups.run_cpu(spec, data)[0], spec.dtype)
+    gpu, cpu = tiny_groups.run_gpu(spec, data), tiny_groups.run_cpu(spec, data)[0]
+    if spec.name == "store_matrices":  # moves words, which may be NaNs of any bits, and has to keep them
+        assert np.array_equal(gpu, cpu)
+    else:
+        assert_same_halves(gpu, cpu, spec.dtype)
 
 
 # ---- what the machine refuses --------------------------------------------------------------------------------
