@@ -51,9 +51,7 @@ def rows(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
         render.note(f"{name}: {middle:.1f} us on the host")
 
 
-def host_times(
-    function: Callable[[], Any], torch: Any, *, rounds: int = 100, calls: int = 20
-) -> list[float]:
+def host_times(function: Callable[[], Any], torch: Any, *, rounds: int = 100, calls: int = 20) -> list[float]:
     """Microseconds that the host takes for one call, for each of many rounds of calls."""
     function()
     times = []
