@@ -263,7 +263,7 @@ def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] =
             for p in found.pairs
         ]
         return render.rows_as(form, ["case", "dtype", "provider", "plan", *keys, "relative_error"], lines)
-    header = [*_case_keys(found.op), "type", "plan", "measured", "predicted", "interval", "error"]
+    header = [*_case_keys(found.op), "type", "plan", "measured", "model", "interval", "error"]
     cells = [
         [
             *_case_cells(p.row),
@@ -272,7 +272,7 @@ def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] =
             units.microseconds(p.row.median_us),
             units.microseconds(p.predicted_us),
             units.microseconds_between(p.low_us, p.high_us),
-            f"{p.relative_error:+.1%}",
+            f"{p.relative_error:+.0%}",
         ]
         for p in found.pairs
     ]
