@@ -74,7 +74,9 @@ def parser() -> argparse.ArgumentParser:
     shape.add_argument(
         "-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
     )
-    shape.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"), help="stored type (fp16)")
+    shape.add_argument(
+        "--dtype", default="fp16", choices=("fp16", "bf16", "fp32"), help="stored type (fp16); fp32: fftconv only"
+    )
     shape.add_argument(
         "--variant",
         default="plain",
