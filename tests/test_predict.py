@@ -512,8 +512,9 @@ def test_explanation_adds_up():
 
 
 def test_conclusion_is_one_sentence_with_the_figures():
-    text = costmodel.predict(8192, gpu="h200-sxm").conclusion()
-    assert text.startswith("Best plan 32x16x16 (order 3): ") and text.endswith("slower.")
+    f = costmodel.predict(8192, gpu="h200-sxm")
+    text = f.conclusion()
+    assert text.startswith(f"Best plan {f.best.name} (order 3): ") and text.endswith("slower.")
 
 
 def test_a_tie_is_called_one():
