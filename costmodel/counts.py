@@ -143,8 +143,8 @@ def for_plan(
             return exact
     if dtype == "fp32":
         raise ValueError(
-            f"plan: no fp32 kernel runs {format_factors(plan.factors)} with packing {plan.packing!r}, and other plans of "
-            "fp32 are not counted; accepted: those of costmodel.float_counts.factor_lists"
+            f"plan: no fp32 kernel runs {format_factors(plan.factors)} with packing {plan.packing!r}, and other plans "
+            "of fp32 are not counted; accepted: those of costmodel.float_counts.factor_lists"
         )
     return analytic(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
 

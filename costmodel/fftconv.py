@@ -168,9 +168,9 @@ def plans(
             out += [p for p in found if dtype != "fp32" or _runs(p, capacity_bytes, dtype)]
     if not out and dtype == "fp32":
         raise ValueError(
-            f"N: no fp32 kernel transforms {n} points with packing {packing!r} on this GPU; accepted: powers of two from "
-            "256 to 32768 and 3 times a power of two from 768 to 24576, as far as shared memory goes. Half precision "
-            "has plans of every length"
+            f"N: no fp32 kernel transforms {n} points with packing {packing!r} on this GPU; accepted: powers of two "
+            "from 256 to 32768 and 3 times a power of two from 768 to 24576, as far as shared memory goes. Half "
+            "precision has plans of every length"
         )
     if not out:
         raise ValueError(

@@ -87,7 +87,8 @@ def fit(gpu: GPU, points: Sequence[Point], *, prior: dict[str, float] | None = N
     """
     if not points:
         raise ValueError(f"points: got none; measure first: python -m costmodel measure (on the {gpu.slug})")
-    inputs, uncertainties = timing.inputs_of(gpu), {}
+    inputs = timing.inputs_of(gpu)
+    uncertainties: dict[str, float] = {}
     errors: list[float] = []
     left_out: list[float] = []
     factors: dict[str, float] = {}

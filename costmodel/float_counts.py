@@ -215,7 +215,9 @@ def kernel_counts(
     spec = shapes.make_spec(plan, "fp32", pregate=gated, postgate=gated)
     if spec.shared_bytes > capacity_bytes:
         return None
-    single = plan.packing != "pair"
+    single = plan.packing == "half"
+    if plan.packing == "complex":  # a pair of real sequences for every complex one
+        batch *= 2
     items = channels * (batch if single else -(-batch // 2))
     together, points = spec.shape.together, plan.points
     found = totals(
@@ -227,7 +229,7 @@ def kernel_counts(
         padding=spec.shape.padding,
         batch=batch,
         channels=channels,
-        length=(plan.signal or plan.n) * (2 if plan.packing == "complex" else 1),
+        length=plan.signal or plan.n,
         guarded=spec.guarded,
         blocks=-(-items // together),
         turns=1,
@@ -240,7 +242,7 @@ def kernel_counts(
     # A lane reaches 8 bytes of shared memory at once, one number of a sequence, 16 bytes of tables.
     accesses = shared / 256 + (sequences + found["written_y"]) / 128 + read / 512
     return Counts(
-        device_read_bytes=sequences + 8 * points * channels * (2 if plan.packing == "half" else 1),
+        device_read_bytes=sequences + 8 * points * channels * (2 if single else 1),
         device_write_bytes=found["written_y"],
         mma_flops=0,
         half_flops=0,

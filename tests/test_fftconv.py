@@ -395,8 +395,16 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
         lambda: call([[1.0]]),
     ),
     "u is None": (TypeError, "^u: expected.*NoneType", lambda: call(None)),
-    "u fp64": (TypeError, "^u: .*fp16, bf16, fp32, complex64, got fp64; convert", lambda: call(U.astype(np.float64))),
-    "u int16": (TypeError, "^u: .*fp16, bf16, fp32, complex64, got int16; convert", lambda: call(U.astype(np.int16))),
+    "u fp64": (
+        TypeError,
+        "^u: .*fp16, bf16, fp32, complex64, got fp64; convert",
+        lambda: call(U.astype(np.float64)),
+    ),
+    "u int16": (
+        TypeError,
+        "^u: .*fp16, bf16, fp32, complex64, got int16; convert",
+        lambda: call(U.astype(np.int16)),
+    ),
     "u complex128": (
         TypeError,
         "^u: .*fp16, bf16, fp32, complex64, got complex128; convert",
@@ -424,7 +432,11 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
         lambda: call(np.zeros((3, 2, 256), np.float16).transpose(1, 0, 2)),
     ),
     "k is a list": (TypeError, "^k: expected a NumPy", lambda: call(k=[1.0])),
-    "k complex": (TypeError, "^k: a complex128 filter is for complex64 sequences; these are fp16", lambda: call(k=K.astype(complex))),
+    "k complex": (
+        TypeError,
+        "^k: a complex128 filter is for complex64 sequences; these are fp16",
+        lambda: call(k=K.astype(complex)),
+    ),
     "k int": (TypeError, "^k: accepted are real.*int64", lambda: call(k=K.astype(np.int64))),
     "k empty": (ValueError, r"^k: expected a filter.*\(3, 0\)", lambda: call(k=K[:, :0])),
     "k of no channels": (ValueError, r"^k: expected a filter.*\(0, 256\)", lambda: call(k=K[:0])),
