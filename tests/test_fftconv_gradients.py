@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from imitation import half, imitated_gradients
 from numpy.typing import NDArray
 from strategies import factor_tuples, kinds, plans, seeds, signal
 
@@ -393,6 +394,76 @@ def test_transforms_of_filters_have_their_adjoints(plan: monarch.Plan, seed: int
     assert abs(there - real_dot(h, back)) <= TIGHT * np.sqrt(plan.n) * norm(h) * (norm(g) + norm(f))
 
 
+# ---- bounds ----
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("factors", ["16x16", "32x32", "64x64", "16x16x16", "16x16x16x16"])
+def test_half_precision_gradients_stay_in_their_bounds(factors: str, fused: bool, dtype: str) -> None:
+    plan = monarch.Plan.parse(factors)
+    storage = np.float16 if dtype == "fp16" else pytest.importorskip("ml_dtypes").bfloat16
+    shape = (max(2, 16384 // plan.n), 1, plan.n)
+    dy, u, k = (half(signal("noise", s, i), storage) for i, s in enumerate((shape, shape, shape[1:])))
+    du, dk = imitated_gradients(dy, u, k, plan, dtype=storage, fused=fused)
+    exact = reference.fftconv_gradients(dy, u, k)
+    bound = reference.fftconv_bound(plan.order, dtype)
+    found = reference.check_close(du, exact.u, dy, k, bound=1.1 * bound, pairs=True)
+    assert 0.65 * bound < found.overall < bound
+    bound = reference.filter_gradient_bound(plan.order, dtype)
+    found = reference.check_filter_gradient(dk, exact.k, dy, u, bound=bound, pairs=True)
+    assert 0.55 * bound < found.overall
+
+
+@given(kinds, kinds, seeds)
+def test_structured_data_stay_in_the_coherent_bound(kind: str, other: str, seed: int) -> None:
+    plan = monarch.Plan.parse("16x16")
+    dy, u = (
+        half(np.clip(signal(of, (4, 1, 256), seed + i), -30, 30), np.float16)
+        for i, of in enumerate((kind, other))
+    )
+    k = half(signal("noise", (1, 256), seed + 2), np.float16)
+    _, dk = imitated_gradients(dy, u, k, plan, dtype=np.float16, fused=True)
+    exact = reference.fftconv_gradients(dy, u, k).k
+    found = reference.filter_gradient_error(dk, exact, dy, u, pairs=True)
+    assert found.worst < reference.filter_gradient_bound(2, "fp16", coherent=True)
+
+
+def test_gates_count_in_the_scale_and_wrong_gradients_are_rejected() -> None:
+    shape, bound = (3, 2, 256), reference.filter_gradient_bound(2, "bf16", gates=2)
+    dy, u, v, w = (scale * signal("noise", shape, i) for i, scale in enumerate((1, 2, 100, 0.01)))
+    k = signal("noise", (2, 256), 9)
+    gates = {"pregate": v, "postgate": w}
+    exact = reference.fftconv_gradients(dy, u, k, **gates)
+    assert exact.pregate is not None and exact.postgate is not None
+    assert reference.check_filter_gradient(exact.k, exact.k, dy, u, bound=bound, **gates).worst == 0
+    close = reference.check_close
+    for found in (
+        reference.filter_gradient_error(exact.k * (1 + 1e-3), exact.k, dy, u, **gates),
+        close(exact.u * (1 + 1e-3), exact.u, dy, k, bound=bound, pregate=w, postgate=v),
+        close(exact.pregate * (1 + 1e-3), exact.pregate, dy, k, bound=bound, pregate=w, postgate=u),
+        close(exact.postgate * (1 + 1e-3), exact.postgate, u, k, bound=bound, pregate=v, postgate=dy),
+    ):
+        assert 0.3e-3 < found.overall <= found.worst <= 1.01e-3
+    mean = reference.fftconv_gradients(dy, u, k, **gates).k / 3
+    unconjugated = np.fft.irfft((np.fft.rfft(dy * w) * np.fft.rfft(u * v)).sum(axis=0))
+    last = reference.fftconv_gradients(dy[:2], u[:2], k, pregate=v[:2], postgate=w[:2]).k
+    ungated = reference.fftconv_gradients(dy, u, k).k
+    for wrong in (mean, unconjugated, last, ungated, exact.k[::-1], 0 * exact.k, np.roll(exact.k, 1, -1)):
+        with pytest.raises(AssertionError, match=r"in filter \[[01]\] exceeds the bound"):
+            reference.check_filter_gradient(wrong, exact.k, dy, u, bound=bound, **gates)
+    poisoned = exact.k.copy()
+    poisoned[1, 7] = np.nan
+    assert reference.filter_gradient_error(poisoned, exact.k, dy, u, **gates) == (np.inf, np.inf, (1,))
+
+
+def test_filter_gradient_bounds_are_what_they_say() -> None:
+    bound = reference.filter_gradient_bound
+    assert bound(1, "fp16") == pytest.approx(np.sqrt(2) * 2.0**-11)
+    assert bound(2, "bf16", gates=2) == pytest.approx(np.sqrt(26 / 6) * 2.0**-8)
+    assert bound(2, "fp16", gates=1, coherent=True) == 25 * 2.0**-11
+
+
 # ---- errors ----
 
 ONES = np.ones((2, 3, 8))
@@ -467,6 +538,32 @@ REFUSED_PLANS: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: monarch.place_filter_adjoint(np.ones(9), 8, 3, mode="causal"),
         ValueError,
         "h's last axis must be at least 10 for mode 'causal'; got 9, which would alias",
+    ),
+    (lambda: reference.filter_gradient_bound(0, "fp16"), ValueError, "order must be at least 1"),
+    (
+        lambda: reference.filter_gradient_error(np.ones((3, 4)), np.ones((3, 5)), ONES, ONES),
+        ValueError,
+        "dk and dk_ref must have one shape",
+    ),
+    (
+        lambda: reference.filter_gradient_error(np.ones((2, 4)), np.ones((2, 4)), ONES, ONES),
+        ValueError,
+        "with the H channels of u",
+    ),
+    (
+        lambda: reference.filter_gradient_error(np.ones(4), np.ones(4), ONES[0], ONES),
+        ValueError,
+        "dy and u must have one shape",
+    ),
+    (
+        lambda: reference.filter_gradient_error(np.ones(4), np.full(4, np.nan), ONES, ONES),
+        ValueError,
+        "dk_ref must be finite",
+    ),
+    (
+        lambda: reference.check_filter_gradient(np.zeros(4), np.zeros(4), ONES, ONES, bound=0.1),
+        ValueError,
+        "zeros would pass. Use a dy that follows u",
     ),
     (lambda: monarch.place_filter_adjoint(1.0, 8, 3, mode="causal"), ValueError, "at least 10 .*got 0"),
 ]
