@@ -181,6 +181,31 @@ def test_monarch_agrees_with_the_sums(case: Case, kind: str, filter_kind: str, s
     assert_same(case.gradients(dy, operands), expected, sizes(case, dy, operands))
 
 
+@pytest.mark.parametrize("packing", monarch.PACKINGS)
+@pytest.mark.parametrize("gates", [(), ("pregate",), ("pregate", "postgate")])
+def test_spectra_are_taken_once(
+    gates: tuple[str, ...], packing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three transforms of signals, four with a postgate, as docs/mathematics.md counts."""
+    plan = monarch.plan(1024, packing=packing)
+    case, calls = Case("causal", (4, 2, 500), (2, 500), gates, plan), []
+
+    def counted(x: Array, plan: monarch.Plan, *, inverse: bool = False) -> Array:
+        calls.append(inverse)
+        return transform(x, plan, inverse=inverse)
+
+    transform = monarch.transform
+    dy, operands = case.data(0)
+    monkeypatch.setattr(monarch, "transform", counted)  # filters are transformed inside monarch
+    case.gradients(dy, operands)
+    assert calls == [False, False, True] + [True] * ("postgate" in gates)
+    one_way = sum(plan.flops(i) + plan.twiddle_flops(i) for i in range(plan.order))
+    backward = len(calls) * one_way + (14 + 6 * ("postgate" in gates)) * plan.points
+    if packing == "pair":
+        expected = 2.008 if "postgate" in gates else 1.505
+        assert backward / plan.convolution_flops() == pytest.approx(expected, abs=5e-4)
+
+
 # ---- what a gradient is ----
 
 
