@@ -21,11 +21,13 @@ from .conv2d import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from .conv2d_fft import Conv2dTransforms, conv2d_transforms
 from .fftconv import direct_fftconv, fftconv
 from .linear import check_linear, linear, linear_bound
+from .partial import FFTConvStream, overlap_save_tile, partial_fftconv
 from .softmax import overflow_flags, softmax
 
 __all__ = [
     "Conv2dSpectrum",
     "Conv2dTransforms",
+    "FFTConvStream",
     "RelativeError",
     "attention_flags",
     "attention_tolerance",
@@ -45,6 +47,8 @@ __all__ = [
     "linear",
     "linear_bound",
     "overflow_flags",
+    "overlap_save_tile",
+    "partial_fftconv",
     "relative_error",
     "softmax",
     "softmax_shift_bound",
