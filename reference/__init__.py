@@ -23,6 +23,7 @@ from .fftconv import direct_fftconv, fftconv
 from .linear import check_linear, linear, linear_bound
 from .partial import FFTConvStream, overlap_save_tile, partial_fftconv
 from .softmax import overflow_flags, softmax
+from .sparse import sparse_fftconv
 
 __all__ = [
     "Conv2dSpectrum",
@@ -52,5 +53,6 @@ __all__ = [
     "relative_error",
     "softmax",
     "softmax_shift_bound",
+    "sparse_fftconv",
     "unit_roundoff",
 ]

@@ -54,11 +54,11 @@ def fftconv(
         TypeError: a dtype that double precision does not hold, or complex data with a real packing.
         ValueError: an empty or misshapen argument, a filter longer than a circular signal, a plan too short.
     """
-    x, taps, after = _prepare(u, k, mode, pregate, postgate)
+    x, taps, after = prepare(u, k, mode, pregate, postgate)
     samples = x.shape[-1]
     length = monarch.convolution_length(mode, samples, taps.shape[-1])
     if plan is not None:
-        length = _length_of(plan, mode, samples, taps.shape[-1], length)
+        length = length_of(plan, mode, samples, taps.shape[-1], length)
     folded = mode == "circular" and length > samples
     # a circular convolution on a longer circle: the whole linear one, whose tail wraps around to the front
     full = samples + taps.shape[-1] - 1 if folded else samples
@@ -81,7 +81,7 @@ def direct_fftconv(
     postgate: ArrayLike | None = None,
 ) -> NDArray[Any]:
     """Evaluate the sums of `fftconv` term by term, O(L K): no transform, no padding, nothing shared."""
-    x, taps, after = _prepare(u, k, mode, pregate, postgate)
+    x, taps, after = prepare(u, k, mode, pregate, postgate)
     samples = x.shape[-1]
     centre = (taps.shape[-1] - 1) // 2 if mode == "two-sided" else 0
     y = np.zeros(x.shape, np.result_type(x, taps))
@@ -96,9 +96,10 @@ def direct_fftconv(
     return y if after is None else after * y
 
 
-def _prepare(
+def prepare(
     u: ArrayLike, k: ArrayLike, mode: str, pregate: ArrayLike | None, postgate: ArrayLike | None
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Return the gated signal, the filter and the gate after, widened, or raise."""
     if mode not in monarch.MODES:
         raise ValueError(f"mode must be one of {', '.join(monarch.MODES)}; got {mode!r}.")
     x, taps = widen(u, "u"), widen(k, "k")
@@ -112,7 +113,7 @@ def _prepare(
     return (x if before is None else x * before), taps, after
 
 
-def _length_of(plan: monarch.Plan, mode: str, samples: int, taps: int, least: int) -> int:
+def length_of(plan: monarch.Plan, mode: str, samples: int, taps: int, least: int) -> int:
     """Return the plan's circular length, or raise if it does not hold the convolution."""
     if not isinstance(plan, monarch.Plan):
         raise TypeError(
