@@ -144,7 +144,7 @@ def test_memory_does_not_grow_with_the_signal(gated: bool) -> None:
 
 def test_zero_samples_and_what_is_left_after_an_error() -> None:
     stream = reference.FFTConvStream(np.ones(4), (2,), tile=8)
-    stream(np.ones((2, 5)))
+    stream(signal("noise", (2, 5), 0))
     saved = stream.state
     assert stream(np.ones((2, 0))).shape == (2, 0)
     late = np.ones((2, 30), np.int64)

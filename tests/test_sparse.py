@@ -220,6 +220,15 @@ def test_mirrored_rows(factors: tuple[int, ...], data: st.DataObject) -> None:
         assert np.array_equal(np.bincount(cells), np.full(plan.points >> plan.order, 1 << plan.order))
 
 
+def test_symmetric_is_the_largest_within() -> None:
+    plan = make_plan((4, 6), "pair")
+    frequency = plan.frequencies().reshape(-1)
+    pattern = Pattern(plan.factors, frequency < 15)
+    assert not pattern.is_symmetric
+    found = pattern.symmetric()
+    assert set(frequency[found.kept]) == {0, *range(10, 15)} and found.is_symmetric
+
+
 @given(st.integers(1, 16), st.integers(1, 31))
 def test_zeros_on_the_last_axis_are_a_low_pass(rows: int, other: int) -> None:
     plan = make_plan((2 * other, 32), "pair")
