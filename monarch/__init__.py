@@ -17,6 +17,9 @@ from .dft import dft_matrix, roots_of_unity, twiddle_factors
 from .factors import choose_factors, factor_lists, format_factors, parse_factors, transform_length, work
 from .packing import half_filter, merge_half, pack_half, pack_pairs, split_half, unpack_half, unpack_pairs
 from .plan import PACKINGS, Plan, plan
+from .sparse import sparse_circular_convolution
+from .sparsify import Sparsified, sparsify
+from .sparsity import SparsityPattern
 from .transform import digit_order, natural_order, transform
 
 # PyTorch's torchmonarch also imports as `monarch`; the other packages here look at this name to tell them
@@ -27,6 +30,8 @@ __all__ = [
     "MODES",
     "PACKINGS",
     "Plan",
+    "Sparsified",
+    "SparsityPattern",
     "choose_factors",
     "circular_convolution",
     "convolution_length",
@@ -47,6 +52,8 @@ __all__ = [
     "place_filter_adjoint",
     "plan",
     "roots_of_unity",
+    "sparse_circular_convolution",
+    "sparsify",
     "split_half",
     "transform",
     "transform_length",

@@ -110,6 +110,19 @@ def filter_spectrum(h: ArrayLike, plan: Plan) -> NDArray[np.complex128]:
     return np.sqrt(plan.points) * transform(h, plan)
 
 
+def on_circle(x: ArrayLike, h: ArrayLike, plan: Plan) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """Return both as arrays if they have the plan's samples, and a real filter for a pair, or raise."""
+    data, taps = np.asarray(x), np.asarray(h)
+    for name, array in (("x", data), ("h", taps)):
+        if array.ndim == 0 or array.shape[-1] != plan.n:
+            raise ValueError(
+                f"{name} must have n={plan.n} samples along its last axis; got shape {array.shape}."
+            )
+    if plan.packing == "pair" and np.iscomplexobj(taps):
+        raise TypeError(f'h must be real for packing "pair"; got {taps.dtype}. Use packing="complex".')
+    return data, taps
+
+
 def circular_convolution(
     x: ArrayLike, h: ArrayLike, plan: Plan
 ) -> NDArray[np.float64] | NDArray[np.complex128]:
@@ -123,12 +136,7 @@ def circular_convolution(
     Returns:
         ``[B, ..., N]`` float64 for real packings, complex128 for "complex".
     """
-    data, taps = np.asarray(x), np.asarray(h)
-    for name, array in (("x", data), ("h", taps)):
-        if array.ndim == 0 or array.shape[-1] != plan.n:
-            raise ValueError(
-                f"{name} must have n={plan.n} samples along its last axis; got shape {array.shape}."
-            )
+    data, taps = on_circle(x, h, plan)
     if plan.packing == "half":
         a, b = half_filter(taps, plan)
         z = transform(pack_half(data), plan)
@@ -136,7 +144,5 @@ def circular_convolution(
     spectrum = filter_spectrum(taps, plan)
     if plan.packing == "complex":
         return transform(spectrum * transform(data, plan), plan, inverse=True)
-    if np.iscomplexobj(taps):
-        raise TypeError(f'h must be real for packing "pair"; got {taps.dtype}. Use packing="complex".')
     packed = transform(spectrum * transform(pack_pairs(data), plan), plan, inverse=True)
     return unpack_pairs(packed, data.shape[0])

@@ -24,12 +24,15 @@ from .fftconv_direct import direct_fftconv, direct_fftconv_gradients
 from .fftconv_gradient_error import check_filter_gradient, filter_gradient_bound, filter_gradient_error
 from .fftconv_gradients import FFTConvGradients, fftconv_gradients
 from .linear import check_linear, linear, linear_bound
+from .partial import FFTConvStream, overlap_save_tile, partial_fftconv
 from .softmax import overflow_flags, softmax
+from .sparse import sparse_fftconv
 
 __all__ = [
     "Conv2dSpectrum",
     "Conv2dTransforms",
     "FFTConvGradients",
+    "FFTConvStream",
     "RelativeError",
     "attention_flags",
     "attention_tolerance",
@@ -54,8 +57,11 @@ __all__ = [
     "linear",
     "linear_bound",
     "overflow_flags",
+    "overlap_save_tile",
+    "partial_fftconv",
     "relative_error",
     "softmax",
     "softmax_shift_bound",
+    "sparse_fftconv",
     "unit_roundoff",
 ]
