@@ -139,6 +139,7 @@ def test_the_page_is_made_for_phones_and_both_colour_schemes(h200_text):
         assert text.count(f"--{colour}: #") == 2, colour
     figures = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert re.findall(r"(?:fill|stroke): #", figures) == []  # all follow the scheme
+    assert re.search(r"figure svg \{[^}]*fill: var\(--ink\)", text)  # what is black says nothing in SVG
     assert "@import" not in text and "$" not in text
 
 
