@@ -117,28 +117,16 @@ def _judged(found: Comparison) -> Judged:
     regrets: dict[str, list[float]] = {}
     for decision in found.decisions:
         regrets.setdefault(decision.kind, []).append(decision.regret)
-    cells = tuple(
-        (
-            *tables._case_cells(p.row),
-            p.row.dtype,
-            tables._plan_name(p.plan),
-            units.microseconds(p.row.median_us),
-            units.microseconds(p.predicted_us),
-            units.microseconds_between(p.low_us, p.high_us),
-            f"{p.relative_error:+.1%}",
-        )
-        for p in found.pairs
-    )
-    header = (*tables._case_keys(found.op), "type", "plan", "measured", "predicted", "interval", "error")
+    header, cells = tables.comparison_rows(found)
     points = tuple((p.row.median_us, p.predicted_us) for p in found.pairs)
-    return Judged(found.op, found.summary(), points, regrets, header, cells)
+    return Judged(found.op, found.summary(), points, regrets, tuple(header), tuple(map(tuple, cells)))
 
 
 def _judged_splits(found: SplitComparison) -> Judged:
     regrets = [j.regret for j in found.judgements]
     cells = tuple(
         (
-            *tables._case_cells(row),
+            *tables.case_cells(row),
             row.dtype,
             splits,
             units.microseconds(row.median_us),
@@ -147,6 +135,6 @@ def _judged_splits(found: SplitComparison) -> Judged:
         )
         for row, splits, predicted in found.pairs
     )
-    header = (*tables._case_keys(found.op), "type", "splits", "measured", "predicted", "error")
+    header = (*tables.case_keys(found.op), "type", "splits", "measured", "predicted", "error")
     points = tuple((row.median_us, predicted) for row, _, predicted in found.pairs)
     return Judged(found.op, found.summary(), points, {"splits": regrets} if regrets else {}, header, cells)
