@@ -34,7 +34,7 @@ def table(
     texts = [["-" if cell is None or cell == "" else cell for cell in row] for row in rows]
     kinds = []
     for i, name in enumerate(header):
-        numbers = all(render.numeric(str(row[i])) for row in texts)
+        numbers = all(render.is_number(str(row[i])) for row in texts)
         kinds.append(' class="wide"' if name in wide else ' class="number"' if numbers else "")
     head = "".join(
         f'<th scope="col"{kind}>{_text(name)}</th>' for name, kind in zip(header, kinds, strict=True)
