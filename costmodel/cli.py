@@ -30,6 +30,7 @@ how far to trust the answer; and the same for linear layers and their kernels.
   costmodel compare --gpu h200-sxm                                   predictions beside measurements
   costmodel predict linear --gpu h200-sxm -M 8 -N 12288 -K 4096      which kernel for x [M, K] w [N, K]^T
   costmodel thresholds --gpu a100-sxm-80gb --model llama2-7b         from which M on which kernel
+  costmodel report --gpu h200-sxm --output h200.html                 all of it on one page
 """
 _EXITS = "Exit codes: 0 done, 1 a comparison failed its limit, 2 usage, 3 unknown GPU, 4 no GPU here."
 _GPU_HELP = (
@@ -177,6 +178,21 @@ def parser() -> argparse.ArgumentParser:
         "--max-regret", type=_positive, metavar="X", help="exit 1 when a decision's p95 regret is above X"
     )
     _format(c)
+
+    h = commands.add_parser(
+        "report",
+        help="all that is known of a GPU, as one HTML file",
+        description="Write one HTML page without scripts or other files: the GPU's values and their sources, best "
+        "orders, memory floors, thresholds of linear layers, splits of decode attention, and predictions "
+        "beside measurements.",
+        epilog=_EXITS,
+    )
+    h.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
+    h.add_argument(
+        "--output",
+        metavar="FILE",
+        help="a name that ends in .html or .htm (report-SLUG.html, in this folder)",
+    )
 
     d = commands.add_parser(
         "demo",
@@ -381,6 +397,12 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
+def _report(options: argparse.Namespace) -> int:
+    from costmodel.report import main as report
+
+    return report(options.gpu, output=options.output)
+
+
 def _demo(options: argparse.Namespace) -> int:
     from costmodel.demo import main as demo
 
@@ -394,5 +416,6 @@ _COMMANDS = {
     "thresholds": _thresholds,
     "measurements": _measurements,
     "compare": _compare,
+    "report": _report,
     "demo": _demo,
 }

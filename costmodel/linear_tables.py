@@ -91,7 +91,19 @@ def _case(case: tuple[int, int, int], candidates: Sequence[linear.Candidate], dt
 def thresholds(
     layers: Sequence[tuple[str, tuple[int, int]]], gpu: GPU, form: str, *, model: str | None = None
 ) -> str:
-    """M1 and M2 of layers, predicted, and measured where that was done."""
+    """M1 and M2 of layers as text, predicted, and measured where that was done."""
+    bodies = threshold_bodies(layers, gpu)
+    if form == "json":
+        inputs = {"model": model, "layers": [[n, k] for _, (n, k) in layers]}
+        return render.document("thresholds", inputs=inputs, gpu=gpu.describe(), thresholds=bodies)
+    header = ["layer", "N", "K", "M1", "M2", "M1 measured", "M2 measured", "B_N at M=8 (Equation 5)"]
+    keys = ("layer", "N", "K", "M1", "M2", "M1_measured", "M2_measured", "B_N")
+    rows = [["-" if body[key] in (None, "") else body[key] for key in keys] for body in bodies]
+    return render.rows_as(form, header, rows, title=f"thresholds of linear layers on {gpu.slug}")
+
+
+def threshold_bodies(layers: Sequence[tuple[str, tuple[int, int]]], gpu: GPU) -> list[dict[str, Any]]:
+    """M1 and M2 of each layer (name, [N, K]): predicted, exact, and measured (None where that was not done)."""
     r = linear.rates(gpu)
     measured = measured_thresholds(gpu.slug)
     bodies = []
@@ -113,13 +125,7 @@ def thresholds(
                 "B_N": linear.paper_width(8, n, k, r.sm_count),
             }
         )
-    if form == "json":
-        inputs = {"model": model, "layers": [[n, k] for _, (n, k) in layers]}
-        return render.document("thresholds", inputs=inputs, gpu=gpu.describe(), thresholds=bodies)
-    header = ["layer", "N", "K", "M1", "M2", "M1 measured", "M2 measured", "B_N at M=8 (Equation 5)"]
-    keys = ("layer", "N", "K", "M1", "M2", "M1_measured", "M2_measured", "B_N")
-    rows = [["-" if body[key] in (None, "") else body[key] for key in keys] for body in bodies]
-    return render.rows_as(form, header, rows, title=f"thresholds of linear layers on {gpu.slug}")
+    return bodies
 
 
 def measured_thresholds(slug: str) -> dict[tuple[int, int], tuple[int | None, int | None]]:

@@ -228,7 +228,7 @@ def append(
         path = path_of(slug, op, folder=folder)
         merged = {_key(row): row for row in (read_file(path) if path.exists() else [])}
         merged |= {_key(row): row for row in new if row.op == op}
-        _write(path, to_csv(merged.values()))
+        write_whole(path, to_csv(merged.values()))
         written.append(path)
     return written
 
@@ -237,7 +237,8 @@ def _key(row: Row) -> tuple[str, str, str, str]:
     return (row.op, row.case, row.dtype, row.provider)
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of text in UTF-8 beside its place and move it there: it is all new or as it was before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -61,7 +61,7 @@ def rows_as(form: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, 
         writer.writerow(header)
         writer.writerows(cells)
         return out.getvalue().rstrip("\n")
-    numeric = [all(_numeric(row[i]) for row in cells) for i in range(len(header))]
+    numeric = [all(is_number(row[i]) for row in cells) for i in range(len(header))]
     if form == "md":
         marks = ["---:" if n else "---" for n in numeric]
         return "\n".join("| " + " | ".join(line) + " |" for line in [list(header), marks, *cells])
@@ -80,7 +80,8 @@ def prose(text: str, form: str) -> str:
     return text if form == "md" else textwrap.fill(text, PROSE_WIDTH, break_on_hyphens=False)
 
 
-def _numeric(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a table shows a cell as a number, to the right; empty cells and dashes go with either."""
     head = cell.strip().lstrip("+-~").split(" ")[0].rstrip("%xKMG*")
     return cell in ("", "-") or re.fullmatch(r"\d+(\.\d+)?(e[+-]\d+)?", head) is not None
 

@@ -185,10 +185,10 @@ def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:
     tables = []
     for op in dict.fromkeys(row.op for row in rows):
         own = [row for row in rows if row.op == op]
-        header = [*_case_keys(op), "type", "provider", "median", "p20 .. p80", "error"]
+        header = [*case_keys(op), "type", "provider", "median", "p20 .. p80", "error"]
         cells = [
             [
-                *_case_cells(row),
+                *case_cells(row),
                 row.dtype,
                 _provider(row),
                 units.microseconds(row.median_us),
@@ -209,18 +209,16 @@ def _provider(row: Row) -> str:
     return f"{row.provider} ({plan_name(plan)})" if plan else row.provider
 
 
-def _case_keys(op: str) -> tuple[str, ...]:
+def case_keys(op: str) -> tuple[str, ...]:
     """The columns of a case: the variant first, if there is one."""
     keys = measurements.CASE_KEYS[op]
     return (*(k for k in keys if k == "variant"), *(k for k in keys if k != "variant"))
 
 
-def _case_cells(row: Row) -> list[int | str]:
-    """The case of a row under `_case_keys`."""
+def case_cells(row: Row) -> list[int | str]:
+    """The case of a row under `case_keys`."""
     case = row.case_values
-    return [
-        units.short(int(case[key])) if key in ("N", "L", "K") else case[key] for key in _case_keys(row.op)
-    ]
+    return [units.short(int(case[key])) if key in ("N", "L", "K") else case[key] for key in case_keys(row.op)]
 
 
 def _plan_name(p: Pair) -> str:
@@ -263,10 +261,20 @@ def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] =
             for p in found.pairs
         ]
         return render.rows_as(form, ["case", "dtype", "provider", "plan", *keys, "relative_error"], lines)
-    header = [*_case_keys(found.op), "type", "plan", "measured", "model", "interval", "error"]
-    cells = [
+    header, cells = comparison_rows(found)
+    sentences = "\n".join([verdict(found), *(other.verdict() for other in others)])
+    if not cells:
+        return sentences
+    table = render.rows_as(form, header, cells, title=f"{found.op} on {found.gpu.slug}")
+    return f"{table}\n\n{sentences}"
+
+
+def comparison_rows(found: Comparison) -> tuple[list[str], list[list[int | str]]]:
+    """Header and cells of predicted and measured times, one row for each case."""
+    header = [*case_keys(found.op), "type", "plan", "measured", "model", "interval", "error"]
+    return header, [
         [
-            *_case_cells(p.row),
+            *case_cells(p.row),
             p.row.dtype,
             _plan_name(p),
             units.microseconds(p.row.median_us),
@@ -276,11 +284,6 @@ def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] =
         ]
         for p in found.pairs
     ]
-    sentences = "\n".join([verdict(found), *(other.verdict() for other in others)])
-    if not cells:
-        return sentences
-    table = render.rows_as(form, header, cells, title=f"{found.op} on {found.gpu.slug}")
-    return f"{table}\n\n{sentences}"
 
 
 _DECISIONS = {

@@ -439,7 +439,7 @@ def test_compare_without_measurements_says_that_nothing_was_judged(capsys, measu
 
 
 @pytest.mark.parametrize(
-    "command", ["predict", "thresholds", "gpus", "measure", "measurements", "compare", "demo"]
+    "command", ["predict", "thresholds", "gpus", "measure", "measurements", "compare", "report", "demo"]
 )
 def test_help_of_every_command(capsys, command):
     out, _ = run(capsys, command, "--help")
@@ -447,12 +447,15 @@ def test_help_of_every_command(capsys, command):
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
-def test_top_help_has_examples_that_work(capsys):
+def test_top_help_has_examples_that_work(capsys, monkeypatch):
+    from costmodel import report
+
+    monkeypatch.setattr(report, "main", lambda gpu, output: 0)  # takes seconds; tests/test_report.py runs it
     out, _ = run(capsys, "--help")
     examples = [
         line.split("   ")[0].split()[1:] for line in out.splitlines() if line.startswith("  costmodel ")
     ]
-    assert len(examples) == 6
+    assert len(examples) == 7
     for words in examples:
         run(capsys, *words)
 
