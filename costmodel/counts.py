@@ -36,6 +36,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import Any, Protocol
 
+from costmodel.gpus import has_instructions
 from monarch import Plan
 
 ITEM_BYTES = {"fp16": 2, "bf16": 2}
@@ -131,6 +132,8 @@ def for_plan(
     capability: str = "",
 ) -> Counts:
     """Exact counts where a kernel exists for the plan (on GPUs of ``capability``, if given), else `analytic`."""
+    if capability and not has_instructions(capability):
+        return analytic(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
     shipped = _shipped()
     for source in (*_registry, *([shipped] if shipped else [])):
         exact = source(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
