@@ -128,7 +128,8 @@ def test_save_refuses_other_endings(tmp_path):
 # Notebooks.
 
 
-PICTURES = {"01_decomposition": 10, "03_dispatch": 3}
+PICTURES = {"01_decomposition": 10, "02_async_softmax": 2, "03_dispatch": 3, "05_new_gpu": 4}
+"""Every picture that a notebook shows."""
 
 
 def test_there_is_a_notebook():
@@ -145,10 +146,6 @@ def test_notebook_and_script_are_one_and_without_output(script):
     ]
     for cell in notebook["cells"]:
         assert not cell.get("outputs") and cell.get("execution_count") is None
-
-
-PICTURES = {"01_decomposition": 10, "02_async_softmax": 2}
-"""Every picture that a notebook shows."""
 
 
 @pytest.mark.parametrize("script", NOTEBOOKS, ids=lambda path: path.stem)
