@@ -74,7 +74,12 @@ def parser() -> argparse.ArgumentParser:
     shape.add_argument(
         "-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
     )
-    shape.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"), help="stored type (fp16)")
+    shape.add_argument(
+        "--dtype",
+        default="fp16",
+        choices=("fp16", "bf16", "fp32"),
+        help="stored type (fp16); fp32: fftconv only",
+    )
     shape.add_argument(
         "--variant",
         default="plain",
@@ -250,6 +255,8 @@ def _predict(options: argparse.Namespace) -> int:
     from costmodel import fftconv, tables
 
     if options.op == "linear":
+        if options.dtype == "fp32":
+            raise ValueError("--dtype: got fp32; accepted with linear: fp16, bf16")
         return _predict_linear(options, gpu)
     options.N = options.N or [1024]
     if options.plot:

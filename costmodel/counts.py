@@ -37,9 +37,9 @@ from math import ceil, prod
 from typing import Any, Protocol
 
 from costmodel.gpus import has_instructions
-from monarch import Plan
+from monarch import Plan, format_factors
 
-ITEM_BYTES = {"fp16": 2, "bf16": 2}
+ITEM_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 COMPLEX_HALF_BYTES = 4
 PRODUCT_FLOPS = 4  # per point and N_i, one direction
 GATED = ("gated", "causal-gated")
@@ -81,6 +81,8 @@ class Counts:
     """Whether a worker waits for each of its products: then its own stages do not overlap, only other workers do."""
     capability: str = ""
     """The only compute capability that has the kernel's instructions; empty: all have."""
+    arithmetic: str = "half"
+    """``"half"``: products on tensor cores. ``"fp32"``: an FFT on CUDA cores, whose flops are its instructions."""
 
     @property
     def device_bytes(self) -> float:
@@ -131,14 +133,26 @@ def for_plan(
     capacity_bytes: float,
     capability: str = "",
 ) -> Counts:
-    """Exact counts where a kernel exists for the plan (on GPUs of ``capability``, if given), else `analytic`."""
-    if capability and not has_instructions(capability):
-        return analytic(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
+    """Exact counts where a kernel exists for the plan (on GPUs of ``capability``, if given), else `analytic`.
+
+    Raises ``ValueError`` for a plan of fp32 without a kernel, which the idea of `analytic` does not cover.
+    """
     shipped = _shipped()
-    for source in (*_registry, *([shipped] if shipped else [])):
+    sources = (*_registry, *([shipped] if shipped else []))
+    for source in sources if not capability or has_instructions(capability) else ():
         exact = source(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
         if exact is not None and (not capability or exact.capability in ("", capability)):
             return exact
+    if dtype == "fp32" and capability and not has_instructions(capability):
+        raise ValueError(
+            f"dtype: got 'fp32' on compute capability {capability}, where no kernel of this project runs, and other "
+            "plans of fp32 are not counted; accepted: fp16, bf16"
+        )
+    if dtype == "fp32":
+        raise ValueError(
+            f"plan: no fp32 kernel runs {format_factors(plan.factors)} with packing {plan.packing!r}, and other plans "
+            "of fp32 are not counted; accepted: those of costmodel.float_counts.factor_lists"
+        )
     return analytic(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
 
 

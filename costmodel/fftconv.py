@@ -129,8 +129,11 @@ def plans(
     packing: str = "auto",
     signal: int | None = None,
     wanted: int | None = None,
+    dtype: str = "fp16",
 ) -> list[Plan]:
     """Candidate plans: factors that are multiples of 16 where the order has such lists, else any; what kernels run.
+
+    Of fp32 (an FFT on CUDA cores), only what kernels run.
 
     ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or no pair's kernel does, also one
     sequence as N/2 complex points.
@@ -141,13 +144,14 @@ def plans(
     if packing == "auto" and n % 2 == 0:
         run = {
             pack: any(
-                _runs(Plan(n=n, factors=factors, packing=pack), capacity_bytes)
+                _runs(Plan(n=n, factors=factors, packing=pack), capacity_bytes, dtype)
                 for order in orders
-                for factors in kernel_counts.factor_lists(points, order, pack)
+                for factors in kernel_counts.factor_lists(points, order, pack, dtype)
             )
             for pack, points in (("pair", n), ("half", n // 2))
         }
-        if counting.COMPLEX_HALF_BYTES * n > capacity_bytes or (run["half"] and not run["pair"]):
+        long = counting.COMPLEX_HALF_BYTES * n > capacity_bytes and dtype != "fp32"
+        if long or (run["half"] and not run["pair"]):
             packings = ["pair", "half"]
     out = []
     for pack in packings:
@@ -155,12 +159,19 @@ def plans(
             continue
         points = n // 2 if pack == "half" else n
         for order in orders:
-            lists = factor_lists(points, order=order, multiple_of=16)
-            if not lists:
+            known = kernel_counts.factor_lists(points, order, pack, dtype)
+            lists = [] if dtype == "fp32" else factor_lists(points, order=order, multiple_of=16)
+            if not lists and dtype != "fp32":
                 lists = list(equation2.descending_lists(points, order))
-            known = kernel_counts.factor_lists(points, order, pack)
             lists = [*lists, *(f for f in known if f not in lists)]
-            out += [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
+            found = [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
+            out += [p for p in found if dtype != "fp32" or _runs(p, capacity_bytes, dtype)]
+    if not out and dtype == "fp32":
+        raise ValueError(
+            f"N: no fp32 kernel transforms {n} points with packing {packing!r} on this GPU; accepted: powers of two "
+            "from 256 to 32768 and 3 times a power of two from 768 to 24576, as far as shared memory goes. Half "
+            "precision has plans of every length"
+        )
     if not out:
         raise ValueError(
             f"N: {n} has no plan of order {' or '.join(map(str, orders))} with packing {packing!r}; "
@@ -169,10 +180,12 @@ def plans(
     return out
 
 
-def _runs(plan: Plan, capacity_bytes: float) -> bool:
+def _runs(plan: Plan, capacity_bytes: float, dtype: str) -> bool:
     """Whether a kernel runs a plan on a GPU whose blocks can have so much shared memory."""
-    work = counting.for_plan(plan, 2, 1, dtype="fp16", variant="plain", capacity_bytes=capacity_bytes)
-    return bool(work.exact)
+    work = kernel_counts.kernel_counts(
+        plan, 2, 1, dtype=dtype, variant="plain", capacity_bytes=capacity_bytes
+    )
+    return work is not None
 
 
 def _longer(n: int, order: int) -> int:
@@ -239,7 +252,8 @@ def predict(
         channels: H, filters.
         length: L, input samples (default N; N/2 for causal variants, so that the result does not wrap round).
         wanted: output samples (default L).
-        dtype: ``"fp16"`` or ``"bf16"``, what input and output are stored in.
+        dtype: what input and output are stored in: ``"fp16"`` or ``"bf16"``, by products of small matrices on tensor
+            cores, or ``"fp32"``, by an FFT on CUDA cores.
         variant: ``"plain"``, ``"causal"``, ``"gated"`` or ``"causal-gated"``.
         order: only plans of this order.
         packing: ``"auto"``, ``"pair"``, ``"half"``, ``"any"`` (pair or half) or ``"complex"`` data (see
@@ -253,6 +267,8 @@ def predict(
     inputs = _case(n, batch, channels, length, wanted, dtype, variant)
     if model not in MODELS:
         raise ValueError(f"model: got {model!r}; accepted: {', '.join(MODELS)}")
+    if model == "paper" and dtype == "fp32":
+        raise ValueError("model: the paper's is of products in half precision; accepted with fp32: measured")
     inputs |= {"model": model, "packing": packing}
     chosen = load(gpu)
     orders = ORDERS if order is None else (order,)
@@ -289,7 +305,13 @@ def _by_measurement(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], pac
     known = timing.inputs_of(gpu)
     rough = []
     for plan in plans(
-        n, capacity_bytes=capacity, orders=orders, packing=packing, signal=signal, wanted=wanted
+        n,
+        capacity_bytes=capacity,
+        orders=orders,
+        packing=packing,
+        signal=signal,
+        wanted=wanted,
+        dtype=inputs["dtype"],
     ):
         work = _counts(plan, inputs, gpu)
         parts = timing.terms(work, gpu, known)

@@ -31,6 +31,8 @@ from costmodel.counts import Counts
 from costmodel.gpus import GPU, MODEL_RANGES, load
 
 FITTED = ("stages_per_worker", "half_rate_warps", "issue_fraction", "l2_fraction", "launch_us")
+FITTED_FP32 = ("fp32_half_rate_warps", "fp32_issue_fraction")
+"""Fitted after the others, with those held: fp32 kernels have these two of their own."""
 NOISE = 0.03
 PULL = 0.5
 
@@ -56,12 +58,12 @@ class Fit:
     def report(self) -> str:
         """A few plain lines."""
         lines = [
-            f"{key:<18} {self.factors[key]:.4g} +- {self.uncertainties[key]:.1%}" for key in self.factors
+            f"{key:<20} {self.factors[key]:.4g} +- {self.uncertainties[key]:.1%}" for key in self.factors
         ]
         for name, errors in (("fitted", self.errors), ("left out", self.left_out)):
             if errors:
                 lines.append(
-                    f"{name:<18} median {percentile(errors, 50):.1%}, p90 {percentile(errors, 90):.1%} "
+                    f"{name:<20} median {percentile(errors, 50):.1%}, p90 {percentile(errors, 90):.1%} "
                     f"absolute error over {len(errors)} cases"
                 )
         return "\n".join(lines)
@@ -85,46 +87,53 @@ def fit(gpu: GPU, points: Sequence[Point], *, prior: dict[str, float] | None = N
     """
     if not points:
         raise ValueError(f"points: got none; measure first: python -m costmodel measure (on the {gpu.slug})")
-    base = timing.inputs_of(gpu)
-    pull = dict.fromkeys(FITTED, PULL) | (prior or {})
-    solution, covariance = _solve(gpu, base, points, pull)
-    inputs = _moved(base, solution)
-    groups = sorted({p.group for p in points})
-    left_out = []
-    for group in groups if len(groups) > 1 else []:
-        others, _ = _solve(gpu, base, [p for p in points if p.group != group], pull)
-        left_out += [abs(_error(gpu, _moved(base, others), p)) for p in points if p.group == group]
-    return Fit(
-        factors={key: inputs[key].value for key in FITTED},
-        uncertainties={key: float(np.sqrt(covariance[i, i])) for i, key in enumerate(FITTED)},
-        errors=tuple(abs(_error(gpu, inputs, p)) for p in points),
-        left_out=tuple(left_out),
-    )
+    inputs = timing.inputs_of(gpu)
+    uncertainties: dict[str, float] = {}
+    errors: list[float] = []
+    left_out: list[float] = []
+    factors: dict[str, float] = {}
+    for names, some in (
+        (FITTED, [p for p in points if p.counts.arithmetic != "fp32"]),
+        (FITTED_FP32, [p for p in points if p.counts.arithmetic == "fp32"]),
+    ):
+        if not some:
+            continue
+        base, pull = inputs, dict.fromkeys(names, PULL) | (prior or {})
+        solution, covariance = _solve(gpu, base, some, names, pull)
+        inputs = _moved(base, names, solution)
+        factors |= {key: inputs[key].value for key in names}
+        uncertainties |= {key: float(np.sqrt(covariance[i, i])) for i, key in enumerate(names)}
+        errors += [abs(_error(gpu, inputs, p)) for p in some]
+        groups = sorted({p.group for p in some})
+        for group in groups if len(groups) > 1 else []:
+            others, _ = _solve(gpu, base, [p for p in some if p.group != group], names, pull)
+            left_out += [abs(_error(gpu, _moved(base, names, others), p)) for p in some if p.group == group]
+    return Fit(factors, uncertainties, tuple(errors), tuple(left_out))
 
 
 def _error(gpu: GPU, inputs: timing.Inputs, point: Point) -> float:
     return timing.seconds(point.counts, gpu, inputs) / point.time_s - 1
 
 
-def _moved(base: timing.Inputs, logs: np.ndarray) -> timing.Inputs:
+def _moved(base: timing.Inputs, names: Sequence[str], logs: np.ndarray) -> timing.Inputs:
     moved = dict(base)
-    for key, step in zip(FITTED, logs, strict=True):
+    for key, step in zip(names, logs, strict=True):
         low, high = MODEL_RANGES[key]
         moved[key] = replace(base[key], value=min(max(base[key].value * exp(step), low), high))
     return moved
 
 
 def _solve(
-    gpu: GPU, base: timing.Inputs, points: Sequence[Point], pull: dict[str, float]
+    gpu: GPU, base: timing.Inputs, points: Sequence[Point], names: Sequence[str], pull: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    weights = np.array([1 / pull[key] for key in FITTED])
+    weights = np.array([1 / pull[key] for key in names])
 
     def residuals(logs: np.ndarray) -> np.ndarray:
-        inputs = _moved(base, logs)
+        inputs = _moved(base, names, logs)
         data = [log(timing.seconds(p.counts, gpu, inputs) / p.time_s) / NOISE for p in points]
         return np.array([*data, *(logs * weights)])
 
-    x = np.zeros(len(FITTED))
+    x = np.zeros(len(names))
     for _ in range(60):
         r = residuals(x)
         jacobian = _jacobian(residuals, x)

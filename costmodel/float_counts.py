@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import lcm, prod
+from typing import Any
+
+from costmodel.counts import Counts, instructions
+from monarch import Plan
 
 Node = int | None
 
@@ -185,6 +189,82 @@ def totals(
         "transposes": 0,
         "barriers": 0 if within_warp else blocks * turns * (2 * (len(factors) - 1) + 2 * half),
     }
+
+
+def _kernel() -> tuple[Any, Any]:
+    """The kernel's shapes; loaded at first use, since tensor-core predictions need none of it."""
+    from kernels_numba import float_spec, fused_float
+
+    return float_spec, fused_float
+
+
+def factor_lists(order: int, packing: str) -> list[tuple[int, ...]]:
+    """The factor lists of an order that the kernel runs."""
+    _, kernel = _kernel()
+    return [f for f in kernel.FACTORS if len(f) == order] if packing in kernel.PACKINGS else []
+
+
+def kernel_counts(
+    plan: Plan, batch: int, channels: int, *, gated: bool, capacity_bytes: float
+) -> Counts | None:
+    """Counts of one call, or None where the block's points do not fit into its shared memory.
+
+    Blocks are of one turn each; twiddles come through the first-level caches, at no cost.
+    """
+    shapes, _ = _kernel()
+    spec = shapes.make_spec(plan, "fp32", pregate=gated, postgate=gated)
+    if spec.shared_bytes > capacity_bytes:
+        return None
+    single = plan.packing == "half"
+    if plan.packing == "complex":  # a pair of real sequences for every complex one
+        batch *= 2
+    items = channels * (batch if single else -(-batch // 2))
+    together, points = spec.shape.together, plan.points
+    found = totals(
+        plan.factors,
+        spec.rows_in,
+        spec.rows_out,
+        half=single,
+        together=together,
+        padding=spec.shape.padding,
+        batch=batch,
+        channels=channels,
+        length=plan.signal or plan.n,
+        guarded=spec.guarded,
+        blocks=-(-items // together),
+        turns=1,
+        pregate=gated,
+        postgate=gated,
+    )
+    sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
+    shared = found["shared_read_bytes"] + found["shared_written_bytes"]
+    read = found["read_spectrum"] + found["read_constants"] + found["read_tables"]
+    # A lane reaches 8 bytes of shared memory at once, one number of a sequence, 16 bytes of tables.
+    accesses = shared / 256 + (sequences + found["written_y"]) / 128 + read / 512
+    return Counts(
+        device_read_bytes=sequences + 8 * points * channels * (2 if single else 1),
+        device_write_bytes=found["written_y"],
+        mma_flops=0,
+        half_flops=0,
+        fp32_flops=found["fp32_flops"],
+        shared_bytes=128 * found["shared_wavefronts"],  # conflicts included
+        l2_bytes=sequences + found["written_y"] + found["read_spectrum"],
+        warp_instructions=instructions(
+            products=0, fp32_flops=found["fp32_flops"], half_flops=0, words=0, accesses=accesses
+        ),
+        transforms=items,
+        launches=1,
+        blocks=-(-items // together),
+        threads_per_block=32 * spec.warps,
+        shared_bytes_per_block=spec.shared_bytes,
+        registers_per_thread=80 if spec.shape.held <= 16 else 128,
+        workers_per_block=together,
+        fill_bytes_per_block=0,
+        barriers_per_transform=found["barriers"] / items,
+        exact=True,
+        source="kernel_counts: fused fp32",
+        arithmetic="fp32",
+    )
 
 
 def _conflicts(

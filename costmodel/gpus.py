@@ -64,6 +64,8 @@ MODEL_RANGES: dict[str, tuple[float, float]] = {
     "shared_fraction": (0.05, 1.2),
     "l2_fraction": (0.05, 1.2),
     "issue_fraction": (0.05, 1.2),
+    "fp32_half_rate_warps": (0.01, 64.0),
+    "fp32_issue_fraction": (0.05, 2.0),
     "model_error": (0.0, 1.0),
     "memory_fraction_of_spec": (0.05, 1.0),
     "tensor_fraction_of_spec": (0.05, 1.0),

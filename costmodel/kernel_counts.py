@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import Any
 
-from costmodel import block_counts, deep_counts, group_counts
+from costmodel import block_counts, deep_counts, float_counts, group_counts
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
@@ -28,10 +28,14 @@ GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1536: 240}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
 
 
-def factor_lists(points: int, order: int, packing: str = "pair") -> list[tuple[int, ...]]:
+def factor_lists(
+    points: int, order: int, packing: str = "pair", dtype: str = "fp16"
+) -> list[tuple[int, ...]]:
     """The factor lists of ``points`` complex points and an order that a kernel exists for."""
     known: list[tuple[int, ...]] = []
-    if order == 2 and packing == "pair":
+    if dtype == "fp32":
+        known = float_counts.factor_lists(order, packing)
+    elif order == 2 and packing == "pair":
         known = [*FACTORS, *group_counts.shapes(packing)]
     elif order == 3:
         known = block_counts.shapes(packing)
@@ -127,8 +131,13 @@ def kernel_counts(
     plan: Plan, batch: int, channels: int, *, dtype: str, variant: str, capacity_bytes: float
 ) -> Counts | None:
     """Counts of one call of the fused kernel, or None when there is none for the plan or it does not fit."""
-    if dtype not in ITEM_BYTES or plan.factors not in factor_lists(plan.points, plan.order, plan.packing):
+    known = factor_lists(plan.points, plan.order, plan.packing, dtype)
+    if dtype not in ITEM_BYTES or plan.factors not in known:
         return None
+    if dtype == "fp32":
+        return float_counts.kernel_counts(
+            plan, batch, channels, gated=variant in GATED, capacity_bytes=capacity_bytes
+        )
     if plan.factors in group_counts.shapes(plan.packing):
         return group_counts.kernel_counts(
             plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes

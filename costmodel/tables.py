@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from costmodel import measurements, render, units
-from costmodel.compare import Comparison, plan_of
+from costmodel.compare import Comparison, Pair, plan_of
 from costmodel.decode_attention import SplitComparison
 from costmodel.fftconv import ORDERS, Candidate, Forecast, plan_name
 from costmodel.gpus import GPU
@@ -228,9 +228,9 @@ def _case_cells(row: Row) -> list[int | str]:
     ]
 
 
-def _plan_name(plan: Any) -> str:
-    """A plan's name; of a linear layer, the kernel's (its settings are in the measured row's note)."""
-    return plan_name(plan) if isinstance(plan, Plan) else str(plan).partition(" ")[0]
+def _plan_name(p: Pair) -> str:
+    """A plan's name; of a linear layer, the kernel's and whether launches overlap (settings: the row's note)."""
+    return plan_name(p.plan) if isinstance(p.plan, Plan) else p.row.provider_variant
 
 
 def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] = ()) -> str:
@@ -261,23 +261,23 @@ def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] =
         keys = ("measured_us", "predicted_us", "predicted_low_us", "predicted_high_us")
         lines = [
             [
-                *(p.row.case, p.row.dtype, p.row.provider, _plan_name(p.plan)),
+                *(p.row.case, p.row.dtype, p.row.provider, _plan_name(p)),
                 *(f"{t:.6g}" for t in (p.row.median_us, p.predicted_us, p.low_us, p.high_us)),
                 f"{p.relative_error:+.4f}",
             ]
             for p in found.pairs
         ]
         return render.rows_as(form, ["case", "dtype", "provider", "plan", *keys, "relative_error"], lines)
-    header = [*_case_keys(found.op), "type", "plan", "measured", "predicted", "interval", "error"]
+    header = [*_case_keys(found.op), "type", "plan", "measured", "model", "interval", "error"]
     cells = [
         [
             *_case_cells(p.row),
             p.row.dtype,
-            _plan_name(p.plan),
+            _plan_name(p),
             units.microseconds(p.row.median_us),
             units.microseconds(p.predicted_us),
             units.microseconds_between(p.low_us, p.high_us),
-            f"{p.relative_error:+.1%}",
+            f"{p.relative_error:+.0%}",
         ]
         for p in found.pairs
     ]

@@ -131,6 +131,12 @@ def residency(counts: Counts, gpu: GPU) -> tuple[float, float]:
     return here * counts.threads_per_block / 32, here * counts.workers_per_block
 
 
+def onchip_factors(counts: Counts) -> tuple[str, str]:
+    """The names of W_half and of the issue slots' share, which differ between tensor-core kernels and fp32 ones."""
+    prefix = "fp32_" if counts.arithmetic == "fp32" else ""
+    return f"{prefix}half_rate_warps", f"{prefix}issue_fraction"
+
+
 def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
     """Seconds per resource, each as if it were alone."""
     v = {key: i.value for key, i in inputs.items()}
@@ -139,7 +145,8 @@ def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
     warps, _ = residency(counts, gpu)
     busy = use(counts.blocks, sm_count, resident)
     reach = min(1.0, counts.blocks / sm_count)
-    onchip = busy * warps / (warps + v["half_rate_warps"])
+    half, issue = (v[key] for key in onchip_factors(counts))
+    onchip = busy * warps / (warps + half)
     fill = min(counts.blocks, sm_count * resident) * counts.fill_bytes_per_block
     # An addition is one flop where the data sheet counts two; elsewhere an instruction is one issue slot.
     issued = (counts.warp_instructions - counts.fp32_flops / 32) / v["issue_rate"]
@@ -149,7 +156,7 @@ def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
         "tensor": counts.mma_flops / (v["tensor_rate"] * v["tensor_fraction"] * onchip),
         "shared": (counts.shared_bytes + fill) / (v["shared_rate"] * v["shared_fraction"] * onchip),
         "l2": (counts.l2_bytes + fill) / (v["l2_rate"] * v["l2_fraction"] * onchip),
-        "issue": issued / (v["issue_fraction"] * onchip),
+        "issue": issued / (issue * onchip),
         "launch": counts.launches * v["launch_us"] * 1e-6,
     }
 
@@ -220,7 +227,7 @@ def explain(counts: Counts, gpu: GPU) -> str:
     resident = resident_blocks(counts, gpu)
     warps, workers = residency(counts, gpu)
     busy = use(counts.blocks, int(gpu.spec["sm_count"]), resident)
-    half = known["half_rate_warps"].value
+    half, issue = (known[key].value for key in onchip_factors(counts))
     reached = warps / (warps + half)
     lines = [
         f"Counts ({'exact' if counts.exact else 'analytic'}): {counts.transforms} transforms, "
@@ -241,7 +248,7 @@ def explain(counts: Counts, gpu: GPU) -> str:
     lines.append(
         f"  issue   ({counts.warp_instructions - additions:.4g} instr / {known['issue_rate'].value:.4g}/s"
         f" + {additions:.4g} adds / {known['fp32_rate'].value / 64:.4g}/s)"
-        f" / ({known['issue_fraction'].value:.3g} x {reached * busy:.2g}) = {_us(parts['issue'])}"
+        f" / ({issue:.3g} x {reached * busy:.2g}) = {_us(parts['issue'])}"
     )
     lines.append(f"  launch  {counts.launches} x {known['launch_us'].value:.3g} us = {_us(parts['launch'])}")
     stages = 1.0 if counts.waits else known["stages_per_worker"].value

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kernels_numba.attention_checks import HIGHEST, LOWEST
 
 MOST_FALLBACK = 0.05
-"""Rows that may fall back; one that does costs up to one more pass over its keys (docs/attention.md)."""
+"""Share of rows that may fall back: those go on as in variant "sync", so beyond a few the shift serves no purpose."""
 NORMAL_95 = 1.959963984540054
 
 

@@ -53,7 +53,7 @@ class Rates:
     sm_count: int
 
 
-H200_RATES = Rates(4.55e12, 6.504e12, 1.0538e13, 2.509e13, 132)
+H200_RATES = Rates(4.55e12, 6.793e12, 1.0538e13, 2.509e13, 132)
 """As ``costmodel.linear.rates("h200-sxm")``."""
 STARTS = (1.8e-6, 3.3e-6, 3.5e-6)
 """Seconds that a vector, flat and full product takes beside its work,"""

@@ -11,6 +11,7 @@ A DFT of ``P = N1 N2 ... Np`` points is p contractions with small dense DFT matr
 between: matrix products, which tensor cores run. See docs/mathematics.md.
 """
 
+from .adjoint import filter_spectrum_adjoint, half_filter_adjoint, place_filter_adjoint
 from .convolution import MODES, circular_convolution, convolution_length, filter_spectrum, place_filter
 from .dft import dft_matrix, roots_of_unity, twiddle_factors
 from .factors import choose_factors, factor_lists, format_factors, parse_factors, transform_length, work
@@ -33,14 +34,17 @@ __all__ = [
     "digit_order",
     "factor_lists",
     "filter_spectrum",
+    "filter_spectrum_adjoint",
     "format_factors",
     "half_filter",
+    "half_filter_adjoint",
     "merge_half",
     "natural_order",
     "pack_half",
     "pack_pairs",
     "parse_factors",
     "place_filter",
+    "place_filter_adjoint",
     "plan",
     "roots_of_unity",
     "split_half",

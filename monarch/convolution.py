@@ -69,6 +69,19 @@ def convolution_length(mode: str, samples: int, taps: int) -> int:
     return samples + max(-first, last)
 
 
+def filter_lags(
+    mode: str, samples: int, taps: int, length: int, *, name: str
+) -> tuple[NDArray[np.int64], int]:
+    """Return the lags that reach a wanted output, and the tap at lag 0; raise if a circle of ``length`` aliases."""
+    least = convolution_length(mode, samples, taps)
+    if length < least:
+        raise ValueError(
+            f"{name} must be at least {least} for mode {mode!r}; got {length}, which would alias."
+        )
+    first, last = _lags(mode, samples, taps)
+    return np.arange(first, last + 1), (taps - 1) // 2 if mode == "two-sided" else 0
+
+
 def place_filter(k: ArrayLike, samples: int, length: int, *, mode: str) -> NDArray[np.generic]:
     """Lay the taps on a circle: ``[..., K] -> [..., length]``, in the filter's dtype.
 
@@ -81,15 +94,8 @@ def place_filter(k: ArrayLike, samples: int, length: int, *, mode: str) -> NDArr
     taps = np.asarray(k)
     if taps.ndim == 0:
         raise ValueError("k must have an axis of taps, [..., K]; got a scalar.")
-    least = convolution_length(mode, samples, taps.shape[-1])
-    if length < least:
-        raise ValueError(
-            f"length must be at least {least} for mode {mode!r}; got {length}, which would alias."
-        )
-    first, last = _lags(mode, samples, taps.shape[-1])
-    centre = (taps.shape[-1] - 1) // 2 if mode == "two-sided" else 0
+    lag, centre = filter_lags(mode, samples, taps.shape[-1], length, name="length")
     circle = np.zeros((*taps.shape[:-1], length), dtype=taps.dtype)
-    lag = np.arange(first, last + 1)
     circle[..., lag % length] = taps[..., lag + centre]
     return circle
 

@@ -19,18 +19,23 @@ from .attention import attention_flags, decode_attention
 from .attention_error import attention_tolerance, check_attention, decode_attention_bound
 from .conv2d import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from .conv2d_fft import Conv2dTransforms, conv2d_transforms
-from .fftconv import direct_fftconv, fftconv
+from .fftconv import fftconv
+from .fftconv_direct import direct_fftconv, direct_fftconv_gradients
+from .fftconv_gradient_error import check_filter_gradient, filter_gradient_bound, filter_gradient_error
+from .fftconv_gradients import FFTConvGradients, fftconv_gradients
 from .linear import check_linear, linear, linear_bound
 from .softmax import overflow_flags, softmax
 
 __all__ = [
     "Conv2dSpectrum",
     "Conv2dTransforms",
+    "FFTConvGradients",
     "RelativeError",
     "attention_flags",
     "attention_tolerance",
     "check_attention",
     "check_close",
+    "check_filter_gradient",
     "check_linear",
     "conv2d",
     "conv2d_input_gradient",
@@ -39,9 +44,13 @@ __all__ = [
     "decode_attention",
     "decode_attention_bound",
     "direct_fftconv",
+    "direct_fftconv_gradients",
     "fft32_bound",
     "fftconv",
     "fftconv_bound",
+    "fftconv_gradients",
+    "filter_gradient_bound",
+    "filter_gradient_error",
     "linear",
     "linear_bound",
     "overflow_flags",

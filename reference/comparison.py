@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._arguments import check_shapes, widen, widen_gate
 
-__all__ = ["RelativeError", "check_close", "relative_error"]
+__all__ = ["RelativeError", "check_close", "hold", "judge", "norm", "relative_error", "shared"]
 
 
 class RelativeError(NamedTuple):
@@ -27,14 +27,14 @@ class RelativeError(NamedTuple):
     where: tuple[int, ...]  # index of the worst sequence
 
 
-def _norm(x: NDArray[Any], axis: int | None = None) -> NDArray[Any]:
-    # scaled by a power of two, so that squares neither overflow nor vanish
+def norm(x: NDArray[Any], axis: int | None = None) -> NDArray[Any]:
+    """Return the L2 norm, scaled by a power of two so that squares neither overflow nor vanish."""
     largest = float(np.max(np.abs(x), initial=0.0))
     scale = 2.0 ** np.floor(np.log2(largest)) if 0 < largest < np.inf else 1.0
     return scale * np.sqrt(np.sum(np.abs(x / scale) ** 2, axis=axis))
 
 
-def _shared(size: NDArray[Any], shape: tuple[int, ...], pairs: bool) -> NDArray[Any]:
+def shared(size: NDArray[Any], shape: tuple[int, ...], pairs: bool) -> NDArray[Any]:
     """Raise the size of each sequence ``[..., H]`` to the rms of its pair: batch elements 2b and 2b+1."""
     if not pairs:
         return size
@@ -56,22 +56,26 @@ def _compare(
     if not np.all(np.isfinite(exact)):
         raise ValueError("y_ref must be finite: it is the exact result, and NaN compares with nothing.")
     before, after = widen_gate(gates[0], "pregate", x), widen_gate(gates[1], "postgate", x)
-    terms = _norm(x if before is None else x * before, axis=-1) * _norm(taps, axis=-1)
-    terms = _shared(terms, x.shape, pairs)
+    terms = norm(x if before is None else x * before, axis=-1) * norm(taps, axis=-1)
+    terms = shared(terms, x.shape, pairs)
     if after is not None:  # an error spread evenly over the sequence is scaled by the gate's rms
-        terms = terms * _norm(after, axis=-1) / np.sqrt(x.shape[-1])
-    size = np.atleast_1d(np.maximum(terms, _shared(_norm(exact, axis=-1), x.shape, pairs)))
-    finite = np.all(np.isfinite(got), axis=-1)
-    difference = np.atleast_1d(_norm(np.where(finite[..., None], got, exact) - exact, axis=-1))
+        terms = terms * norm(after, axis=-1) / np.sqrt(x.shape[-1])
+    return judge(got, exact, np.maximum(terms, shared(norm(exact, axis=-1), x.shape, pairs)))
+
+
+def judge(got: NDArray[Any], exact: NDArray[Any], size: NDArray[Any]) -> tuple[RelativeError, float]:
+    """Compare along the last axis with ``size``; return the error, and how large the exact result is beside it."""
+    size, finite = np.atleast_1d(size), np.all(np.isfinite(got), axis=-1)
+    difference = np.atleast_1d(norm(np.where(finite[..., None], got, exact) - exact, axis=-1))
     error = np.full(size.shape, np.inf)
     np.divide(difference, size, out=error, where=size > 0)
     error[difference == 0] = 0.0  # where nothing went in, nothing may come out
     error[~np.atleast_1d(finite)] = np.inf
-    worst, total = float(np.max(error)), float(_norm(size))
-    overall = float(_norm(difference)) / total if np.isfinite(worst) and total else worst
+    worst, total = float(np.max(error)), float(norm(size))
+    overall = float(norm(difference)) / total if np.isfinite(worst) and total else worst
     where = np.unravel_index(int(np.argmax(error)), error.shape)
     found = RelativeError(worst, overall, tuple(int(i) for i in where))
-    return found, float(_norm(exact)) / total if total else np.inf
+    return found, float(norm(exact)) / total if total else np.inf
 
 
 def relative_error(
@@ -118,16 +122,19 @@ def check_close(
             empty.
     """
     found, size = _compare(y, y_ref, u, k, (pregate, postgate), pairs)
+    advice = "y_ref is {:.3g} of ||u|| ||k||, {}. Use a signal that the filter lets through."
+    hold(found, size, bound, advice, "sequence")
+    return found
+
+
+def hold(found: RelativeError, size: float, bound: float, advice: str, what: str) -> None:
+    """Raise unless the error is within the bound, and the bound well below the size of the exact result."""
     if not bound > 0:
         raise ValueError(f"bound must be positive; got {bound}.")
     if size < 2 * bound:
-        raise ValueError(
-            f"y_ref is {size:.3g} of ||u|| ||k||, within twice the bound {bound:.3g}: zeros would pass. "
-            f"Use a signal that the filter lets through."
-        )
+        raise ValueError(advice.format(size, f"within twice the bound {bound:.3g}: zeros would pass"))
     if not found.worst <= bound:
         raise AssertionError(
-            f"relative error {found.worst:.4g} in sequence {list(found.where)} exceeds the bound {bound:.4g} "
+            f"relative error {found.worst:.4g} in {what} {list(found.where)} exceeds the bound {bound:.4g} "
             f"({found.worst / bound:.3g} times; overall error {found.overall:.4g})."
         )
-    return found

@@ -4,10 +4,10 @@ With ``u`` of shape ``[..., H, L]`` and ``k`` of shape ``[H, K]`` (or ``[K]`` fo
 
     circular    y[n] = sum_j k[j] u[(n - j) mod L]                        K <= L
     causal      y[n] = sum_{j <= n} k[j] u[n - j]                         any K; taps from L on never matter
-    two-sided   y[n] = sum_j k[j] u[n + c - j],  c = (K - 1) // 2         zero outside (scipy's "same" for L
-    >= K) gated       y = postgate * ((u * pregate) conv k)                     gates of the shape of u
+    two-sided   y[n] = sum_j k[j] u[n + c - j],  c = (K - 1) // 2         zero outside (scipy's "same", L >= K)
+    gated       y = postgate * ((u * pregate) conv k)                     gates of the shape of u
 
-``L`` samples come out of each. `direct_fftconv` evaluates these sums as written, in O(L K); `fftconv` goes
+``L`` samples come out of each. `reference.direct_fftconv` evaluates these sums as written, in O(L K); `fftconv` goes
 through `numpy.fft`, or through the Monarch transform of a plan. The two agree to about 1e-15 of ||u|| ||k||.
 """
 
@@ -20,9 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 import monarch
 
-from ._arguments import check_shapes, widen, widen_gate
+from ._circle import fold
+from ._fftconv_arguments import plan_length, prepare
 
-__all__ = ["direct_fftconv", "fftconv"]
+__all__ = ["fftconv"]
 
 
 def fftconv(
@@ -54,81 +55,18 @@ def fftconv(
         TypeError: a dtype that double precision does not hold, or complex data with a real packing.
         ValueError: an empty or misshapen argument, a filter longer than a circular signal, a plan too short.
     """
-    x, taps, after = _prepare(u, k, mode, pregate, postgate)
+    x, taps, after = prepare(u, k, mode, pregate, postgate)
     samples = x.shape[-1]
     length = monarch.convolution_length(mode, samples, taps.shape[-1])
     if plan is not None:
-        length = _length_of(plan, mode, samples, taps.shape[-1], length)
+        length = plan_length(plan, mode, samples, taps.shape[-1], length)
     folded = mode == "circular" and length > samples
     # a circular convolution on a longer circle: the whole linear one, whose tail wraps around to the front
     full = samples + taps.shape[-1] - 1 if folded else samples
     circle = monarch.place_filter(taps, samples, length, mode="causal" if folded else mode)
     padded = np.concatenate([x, np.zeros((*x.shape[:-1], length - samples), x.dtype)], axis=-1)
-    y = _circular(padded, circle, plan)[..., :full]
-    if folded:
-        tail = y[..., samples:]
-        y = y[..., :samples].copy()
-        y[..., : tail.shape[-1]] += tail
+    y = fold(_circular(padded, circle, plan)[..., :full], samples)
     return y if after is None else after * y
-
-
-def direct_fftconv(
-    u: ArrayLike,
-    k: ArrayLike,
-    *,
-    mode: str = "circular",
-    pregate: ArrayLike | None = None,
-    postgate: ArrayLike | None = None,
-) -> NDArray[Any]:
-    """Evaluate the sums of `fftconv` term by term, O(L K): no transform, no padding, nothing shared."""
-    x, taps, after = _prepare(u, k, mode, pregate, postgate)
-    samples = x.shape[-1]
-    centre = (taps.shape[-1] - 1) // 2 if mode == "two-sided" else 0
-    y = np.zeros(x.shape, np.result_type(x, taps))
-    for j in range(taps.shape[-1]):
-        tap, lag = taps[..., j, None], j - centre
-        if mode == "circular":
-            y += tap * np.roll(x, lag, axis=-1)
-        elif 0 <= lag < samples:
-            y[..., lag:] += tap * x[..., : samples - lag]
-        elif -samples < lag < 0:
-            y[..., :lag] += tap * x[..., -lag:]
-    return y if after is None else after * y
-
-
-def _prepare(
-    u: ArrayLike, k: ArrayLike, mode: str, pregate: ArrayLike | None, postgate: ArrayLike | None
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    if mode not in monarch.MODES:
-        raise ValueError(f"mode must be one of {', '.join(monarch.MODES)}; got {mode!r}.")
-    x, taps = widen(u, "u"), widen(k, "k")
-    check_shapes(x, taps)
-    if mode == "circular" and taps.shape[-1] > x.shape[-1]:
-        raise ValueError(
-            f"k must have at most L={x.shape[-1]} taps, as u has samples, for a circular convolution; "
-            f'got {taps.shape[-1]}. Fold it onto the circle, or use mode "causal" or "two-sided".'
-        )
-    before, after = widen_gate(pregate, "pregate", x), widen_gate(postgate, "postgate", x)
-    return (x if before is None else x * before), taps, after
-
-
-def _length_of(plan: monarch.Plan, mode: str, samples: int, taps: int, least: int) -> int:
-    """Return the plan's circular length, or raise if it does not hold the convolution."""
-    if not isinstance(plan, monarch.Plan):
-        raise TypeError(
-            f"plan must be a monarch.Plan, such as monarch.plan({least}); got {type(plan).__name__}."
-        )
-    if mode == "circular" and plan.n != samples:
-        least = samples + taps - 1
-    if plan.n < least:
-        raise ValueError(
-            f"plan must have n >= {least} for mode {mode!r} with L={samples} and K={taps}; got {plan}. "
-            f"monarch.plan(monarch.transform_length({least})) makes one."
-        )
-    for name, value in (("signal", plan.signal), ("wanted", plan.wanted)):
-        if value is not None and value < samples:
-            raise ValueError(f"plan must have {name} >= L={samples}; got {plan}.")
-    return plan.n
 
 
 def _circular(x: NDArray[Any], h: NDArray[Any], plan: monarch.Plan | None) -> NDArray[Any]:

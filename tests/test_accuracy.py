@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from imitation import half, imitated
 from numpy.typing import NDArray
 from strategies import KINDS, kinds, seeds, signal
 
@@ -233,37 +234,6 @@ def test_shapes_are_compared_too() -> None:
 
 
 # ---- bounds ----
-
-
-def half(x: Array, dtype: Any) -> Array:
-    """Rounded to a half precision, part by part."""
-    if np.iscomplexobj(x):
-        return half(x.real, dtype) + 1j * half(x.imag, dtype)
-    return x.astype(dtype).astype(np.float64)
-
-
-def imitated(u: Array, k: Array, plan: monarch.Plan, *, dtype: Any, fused: bool) -> Array:
-    """A kernel of pairs, constants and intermediates in half; unless fused, rounded before twiddles too."""
-
-    def keep(x: Array) -> Array:
-        return half(x, dtype)
-
-    norm = np.linalg.norm(k, axis=-1, keepdims=True)
-    spectrum = keep(monarch.filter_spectrum(k / norm, plan))
-    x = monarch.pack_pairs(u)
-    shape = x.shape
-    for i, factor in enumerate(plan.factors):
-        x = keep(plan.dft(i)) @ x.reshape(-1, factor, plan.strides[i])
-        x = x if fused else keep(x)
-        x = keep(x * keep(plan.twiddle(i))) if i < plan.order - 1 else x
-    x = keep(x.reshape(shape) * spectrum)
-    for i in reversed(range(plan.order)):
-        x = x.reshape(-1, plan.factors[i], plan.strides[i])
-        if i < plan.order - 1:
-            x = x * keep(plan.twiddle(i)).conj()
-            x = x if fused else keep(x)
-        x = keep(keep(plan.dft(i, inverse=True)) @ x)
-    return monarch.unpack_pairs(x.reshape(shape), len(u)) * norm
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

@@ -3,9 +3,9 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
-import time
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -417,7 +417,7 @@ def test_compare_json(capsys, measured):
 
 def test_compare_table_sets_both_times_beside_each_other(capsys, measured):
     out, _ = run(capsys, "compare", "--gpu", "h200-sxm")
-    assert "measured" in out and "predicted" in out and "32x32" in out
+    assert "measured" in out and "model" in out and "32x32" in out
     assert "4 cases: median absolute error" in out
     assert "Decision order (which order): 2 cases, p95 regret 1.048" in out
 
@@ -469,14 +469,15 @@ sys.exit(code or bool(found))
 
 
 def test_predict_starts_cold_without_anything_heavy():
-    begin = time.perf_counter()
+    begin = os.times()
     result = subprocess.run(
         [sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    taken = time.perf_counter() - begin
+    end = os.times()
+    taken = end.children_user + end.children_system - begin.children_user - begin.children_system
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["best"]["plan"]
-    assert taken < 2.0  # 0.2-0.3 s where nothing else runs; the contract is 1 s
+    assert taken < 1.5  # seconds of processor time, which other processes do not lengthen; 0.3 s is usual
 
 
 def test_a_closed_pipe_is_no_error():

@@ -352,7 +352,7 @@ def refused(error: type[Exception], match: str, **changes: Any) -> None:
     [
         (
             TypeError,
-            "^q: the fused kernel takes fp16 and bf16, got fp32",
+            "^q: the fused kernels take fp16 and bf16, got fp32",
             {"q": lambda p: p.q.astype(np.float32)},
         ),
         (TypeError, "^q: expected a NumPy, PyTorch, CuPy or Numba array", {"q": [1.0]}),

@@ -395,9 +395,21 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
         lambda: call([[1.0]]),
     ),
     "u is None": (TypeError, "^u: expected.*NoneType", lambda: call(None)),
-    "u fp64": (TypeError, "^u: .*fp16, bf16, fp32, got fp64; convert", lambda: call(U.astype(np.float64))),
-    "u int16": (TypeError, "^u: .*fp16, bf16, fp32, got int16; convert", lambda: call(U.astype(np.int16))),
-    "u complex": (TypeError, "^u: .*fp16, bf16, fp32, got complex64", lambda: call(U.astype(np.complex64))),
+    "u fp64": (
+        TypeError,
+        "^u: .*fp16, bf16, fp32, complex64, got fp64; convert",
+        lambda: call(U.astype(np.float64)),
+    ),
+    "u int16": (
+        TypeError,
+        "^u: .*fp16, bf16, fp32, complex64, got int16; convert",
+        lambda: call(U.astype(np.int16)),
+    ),
+    "u complex128": (
+        TypeError,
+        "^u: .*fp16, bf16, fp32, complex64, got complex128; convert",
+        lambda: call(U.astype(np.complex128)),
+    ),
     "u of one axis": (ValueError, r"^u: expected sequences \[B, H, L\].*\(256,\)", lambda: call(U[0, 0])),
     "u of four axes": (ValueError, r"^u: expected sequences.*\(1, 2, 3, 256\)", lambda: call(U[None])),
     "length 0": (ValueError, r"^u: expected.*L >= 1.*\(2, 3, 0\)", lambda: call(U[..., :0])),
@@ -420,7 +432,11 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
         lambda: call(np.zeros((3, 2, 256), np.float16).transpose(1, 0, 2)),
     ),
     "k is a list": (TypeError, "^k: expected a NumPy", lambda: call(k=[1.0])),
-    "k complex": (TypeError, "^k: accepted are real.*complex128", lambda: call(k=K.astype(complex))),
+    "k complex": (
+        TypeError,
+        "^k: a complex128 filter is for complex64 sequences; these are fp16",
+        lambda: call(k=K.astype(complex)),
+    ),
     "k int": (TypeError, "^k: accepted are real.*int64", lambda: call(k=K.astype(np.int64))),
     "k empty": (ValueError, r"^k: expected a filter.*\(3, 0\)", lambda: call(k=K[:, :0])),
     "k of no channels": (ValueError, r"^k: expected a filter.*\(0, 256\)", lambda: call(k=K[:0])),
@@ -482,7 +498,7 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
     "plan is text": (TypeError, "^plan: .*Plan.*str", lambda: call(plan="16x16")),
     "dtype unknown": (
         ValueError,
-        "^dtype: .*fp16, bf16, fp32; got 'fp64'",
+        "^dtype: .*fp16, bf16, fp32, complex64; got 'fp64'",
         lambda: prepare_filter(K, length=256, dtype="fp64"),
     ),
     "length 0 to prepare": (

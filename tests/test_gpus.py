@@ -142,6 +142,12 @@ def test_every_command_says_that_no_kernel_runs(arguments, capsys):
         assert ("no kernel of this project runs" in " ".join(err.split())) is said
 
 
+def test_fp32_is_refused_where_no_kernel_runs():
+    with pytest.raises(ValueError, match=r"compute capability 7\.5, where no kernel of this project runs"):
+        costmodel.predict(1024, gpu="t4", dtype="fp32")
+    assert costmodel.predict(1024, gpu="a40", dtype="fp32").best.has_kernel
+
+
 def test_which_capabilities_run_kernels():
     runs = {slug: load(slug).runs_kernels for slug in gpus.slugs()}
     assert sorted(slug for slug, ok in runs.items() if not ok) == ["t4", "v100-sxm-32gb"]

@@ -498,6 +498,32 @@ def test_float_counts_equal_the_counters(factors, half, batch, channels, part, g
     float_case(factors, half, batch, channels, length, gates, blocks)
 
 
+@pytest.mark.parametrize("packing", ["pair", "half", "complex"])
+def test_the_model_counts_what_the_fp32_kernel_does(packing):
+    """What a prediction rests on is what the CPU body counts."""
+    n = 2048 if packing == "half" else 1024
+    plan = Plan(n, (4, 16, 16), packing=packing)
+    rng = np.random.default_rng(0)
+    signal = rng.standard_normal((4, 3, n)).astype(np.float32)
+    filters = rng.standard_normal((3, n))
+    dtype = "complex64" if packing == "complex" else "fp32"
+    signal = signal + 1j * signal if packing == "complex" else signal
+    spectrum = prepare_filter(filters, length=n, dtype=dtype, plan=plan)
+    convolve = FFTConv(spectrum, batch=4)
+    made = kernel_counts.kernel_counts(plan, 4, 3, dtype="fp32", variant="plain", capacity_bytes=227 * 1024)
+    signal = signal.astype(np.complex64 if packing == "complex" else np.float32)
+    _, counters = convolve.run_cpu(signal, blocks=made.blocks)
+    assert made is not None and made.exact
+    assert made.fp32_flops == counters.fp32_flops
+    assert made.shared_bytes == 128 * counters.shared_wavefronts
+    assert made.device_write_bytes == counters.global_written_bytes["y"]
+    spectra = 3 * 8 * 1024 * (2 if packing == "half" else 1)
+    assert made.device_read_bytes == counters.global_read_bytes["u"] + spectra
+    spec = convolve.spec(pregate=False, postgate=False)
+    assert made.registers_per_thread * fused_float.min_blocks(spec) * 32 * spec.warps <= 65536
+    assert made.shared_bytes_per_block == spec.shared_bytes
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("factors", [f for f in fused_float.FACTORS if prod(f) > 1024])
 def test_float_counts_of_every_factor_list(factors, half):

@@ -484,7 +484,7 @@ def test_any_composite_length_has_a_prediction(a, b, slug):
         ({"channels": True}, TypeError, "H: got True"),
         ({"length": 2048}, ValueError, "L: got 2048; accepted: 1 to N = 1024"),
         ({"wanted": 0}, ValueError, "wanted: got 0"),
-        ({"dtype": "fp64"}, ValueError, "dtype: got 'fp64'; accepted: fp16, bf16"),
+        ({"dtype": "fp64"}, ValueError, "dtype: got 'fp64'; accepted: fp16, bf16, fp32"),
         ({"variant": "two-sided"}, ValueError, "variant: got 'two-sided'"),
         ({"packing": "trio"}, ValueError, "packing: got 'trio'"),
         ({"model": "roofline"}, ValueError, "model: got 'roofline'; accepted: measured, paper"),
@@ -513,8 +513,9 @@ def test_explanation_adds_up():
 
 
 def test_conclusion_is_one_sentence_with_the_figures():
-    text = costmodel.predict(8192, gpu="h200-sxm").conclusion()
-    assert text.startswith("Best plan 32x16x16 (order 3): ") and text.endswith("slower.")
+    f = costmodel.predict(8192, gpu="h200-sxm")
+    text = f.conclusion()
+    assert text.startswith(f"Best plan {f.best.name} (order 3): ") and text.endswith("slower.")
 
 
 def test_a_tie_is_called_one():
@@ -522,6 +523,53 @@ def test_a_tie_is_called_one():
     close = replace(f, candidates=(replace(f.best, margin=0.01), *f.candidates[1:]))
     assert not f.tie and close.tie
     assert close.conclusion().endswith("a tie.")
+
+
+# fp32.
+
+
+def test_fp32_takes_the_plans_that_its_kernel_runs():
+    f = costmodel.predict(4096, gpu="h200-sxm", dtype="fp32")
+    assert f.candidates and all(c.has_kernel and c.counts.arithmetic == "fp32" for c in f.candidates)
+    half = costmodel.predict(4096, gpu="h200-sxm")
+    assert f.floor_s == pytest.approx(2 * half.floor_s)
+    assert f.best.time_s > half.best.time_s and f.best.terms_s["tensor"] == 0
+    assert f"Bound by {f.best.bound}" in fftconv.explain(f)
+    long = costmodel.predict(32768, gpu="h200-sxm", dtype="fp32")
+    assert {c.plan.packing for c in long.candidates} == {"half"}
+    wide = costmodel.predict(1024, gpu="h200-sxm", dtype="fp32", packing="complex")
+    assert wide.floor_s == pytest.approx(2 * costmodel.predict(1024, gpu="h200-sxm", dtype="fp32").floor_s)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 65536}, "no fp32 kernel transforms 65536 points"),
+        ({"n": 1000}, "no fp32 kernel transforms 1000 points"),
+        ({"n": 1024, "model": "paper"}, "accepted with fp32: measured"),
+    ],
+)
+def test_fp32_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        costmodel.predict(**options, gpu="h200-sxm", dtype="fp32")
+
+
+def test_a_plan_without_an_fp32_kernel_is_not_counted():
+    with pytest.raises(ValueError, match="no fp32 kernel runs 64x16"):
+        counting.for_plan(Plan(1024, (64, 16)), 2, 1, dtype="fp32", capacity_bytes=CAPACITY)
+
+
+def test_fit_finds_the_factors_of_fp32_kernels():
+    """They are learnt from fp32 cases alone, which teach nothing about the others."""
+    true = {"fp32_half_rate_warps": 3.0, "fp32_issue_fraction": 0.8}
+    moved = {key: replace(entry, value=true.get(key, entry.value)) for key, entry in INPUTS.items()}
+    points = []
+    for n in (256, 1024, 4096, 16384, 32768):
+        for variant in ("plain", "gated"):
+            work = costmodel.predict(n, gpu=H200, dtype="fp32", variant=variant).best.counts
+            points.append(fit.Point(work, timing.seconds(work, H200, moved), n))
+    result = fit.fit(H200, points, prior=dict.fromkeys(fit.FITTED_FP32, 100.0))
+    assert result.factors == pytest.approx(true, rel=0.03)
 
 
 # The fit.

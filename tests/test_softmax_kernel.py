@@ -146,7 +146,7 @@ def test_the_function() -> None:
 @pytest.mark.parametrize(
     ("error", "match", "x", "settings"),
     [
-        (TypeError, r"^x: the fused kernel takes fp16 and bf16, got fp32", np.ones((2, 3), np.float32), {}),
+        (TypeError, r"^x: the fused kernels take fp16 and bf16, got fp32", np.ones((2, 3), np.float32), {}),
         (TypeError, r"^x: expected a NumPy", [1.0], {}),
         (ValueError, r"^x: expected rows", np.ones((2, 0), np.float16), {}),
         (ValueError, r"^x: expected a contiguous", np.ones((2, 6), np.float16)[:, ::2], {}),

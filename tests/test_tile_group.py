@@ -142,7 +142,8 @@ def test_compiles(spec: Tiny) -> None:
     wanted |= {"columns_times:registers": 2, "store_matrices": 0}
     assert len(re.findall(r"\bHGMMA\b", sass)) == wanted[spec.name]
     assert ("STSM.16.M88.4" in sass) == (spec.name == "store_matrices")
-    assert ("FENCE.VIEW.ASYNC" in sass and "CCTL" in sass) or "PREFETCH" in sass.upper()
+    # What products read was written by ordinary stores: without this fence the tensor cores may read what was before.
+    assert "FENCE.VIEW.ASYNC" in sass
 
 
 @pytest.mark.gpu
