@@ -272,7 +272,7 @@ def test_tables_fit_a_terminal_of_100_columns(capsys, words):
         ("predict", "fftconv", "--gpu", "h200-sxm", "-N", "1009"),
         ("predict", "fftconv", "--gpu", "h200-sxm", "-L", "4K"),
         ("predict", "fftconv", "--gpu", "h200-sxm", "-N", "1G"),
-        ("predict", "fftconv", "--gpu", "h200-sxm", "--dtype", "fp32"),
+        ("predict", "linear", "--gpu", "h200-sxm", "--dtype", "fp32"),
         ("predict", "fftconv", "--gpu", "h200-sxm", "--model", "paper", "--packing", "half"),
         ("compare", "--gpu", "h200-sxm", "--max-regret", "0.5"),
         ("compare", "--gpu", "h200-sxm", "--max-regret", "nan"),
