@@ -22,7 +22,7 @@ SHOWN = 6
 
 
 def predict(
-    gpu: str,
+    gpu: str | GPU,
     form: str,
     *,
     batches: Sequence[int],
@@ -41,8 +41,10 @@ def predict(
     answers = [_answer(case, chosen) for case in cases]
     if form == "json":
         if len(answers) == 1:
-            return render.document("predict", gpu=chosen.describe(), **answers[0])
-        return render.document("predict-sweep", inputs={}, gpu=chosen.describe(), cases=answers)
+            return render.document("predict", gpu=chosen.describe(), **answers[0], notes=list(chosen.notes))
+        return render.document(
+            "predict-sweep", inputs={}, gpu=chosen.describe(), cases=answers, notes=list(chosen.notes)
+        )
     header = ["B", "Hq", "Hkv", "D", "L", "plan", "time_us", "time_low_us", "time_high_us", "bound", "margin"]
     if form == "csv":
         return render.rows_as(

@@ -11,7 +11,7 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from costmodel import render, units
@@ -250,11 +250,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    from costmodel.gpus import load
+
+    gpu = load(options.gpu)
     if options.op == "decode_attention":
         from costmodel import attention_tables
 
         text = attention_tables.predict(
-            options.gpu,
+            gpu,
             options.format,
             batches=options.B,
             heads=options.Hq,
@@ -263,11 +266,10 @@ def _predict(options: argparse.Namespace) -> int:
             lengths=[options.L or 4096],
         )
         print(text)
+        _say(gpu.notes)
         return 0
     from costmodel import fftconv, tables
-    from costmodel.gpus import load
 
-    gpu = load(options.gpu)
     if options.op == "linear":
         if options.dtype == "fp32":
             raise ValueError("--dtype: got fp32; accepted with linear: fp16, bf16")
@@ -296,8 +298,7 @@ def _predict(options: argparse.Namespace) -> int:
     if options.explain:
         text = "\n\n".join(fftconv.explain(f) for f in forecasts)
         print(f"\n{text}" if options.format == "table" else text, file=_side(options.format))
-    for text in dict.fromkeys(note for f in forecasts for note in f.notes):
-        render.note(text)
+    _say(note for f in forecasts for note in f.notes)
     if options.plot:
         plots.save(plots.forecast_figure(forecasts), options.plot)
         render.note(f"drew {options.plot}")
@@ -311,6 +312,7 @@ def _predict_linear(options: argparse.Namespace, gpu: Any) -> int:
         raise ValueError("linear: --plot, --order and --model paper belong to fftconv; leave them out")
     cases = list(itertools.product(options.M, options.N or [4096], options.K))
     print(linear_tables.predictions(cases, gpu, options.dtype, options.format, explain=options.explain))
+    _say(gpu.notes)
     return 0
 
 
@@ -325,9 +327,16 @@ def _thresholds(options: argparse.Namespace) -> int:
     else:
         layers = [("", pair) for pair in itertools.product(options.N, options.K)]
     print(linear_tables.thresholds(layers, gpu, options.format, model=options.model))
+    _say(gpu.notes)
     if options.explain:
         print("\n" + linear_tables.closed_forms(), file=_side(options.format))
     return 0
+
+
+def _say(notes: Iterable[str]) -> None:
+    """Every note once, on stderr."""
+    for text in dict.fromkeys(notes):
+        render.note(text)
 
 
 def _side(form: str) -> Any:

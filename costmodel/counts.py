@@ -36,6 +36,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import Any, Protocol
 
+from costmodel.gpus import has_instructions
 from monarch import Plan, format_factors
 
 ITEM_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
@@ -137,10 +138,16 @@ def for_plan(
     Raises ``ValueError`` for a plan of fp32 without a kernel, which the idea of `analytic` does not cover.
     """
     shipped = _shipped()
-    for source in (*_registry, *([shipped] if shipped else [])):
+    sources = (*_registry, *([shipped] if shipped else []))
+    for source in sources if not capability or has_instructions(capability) else ():
         exact = source(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes)
         if exact is not None and (not capability or exact.capability in ("", capability)):
             return exact
+    if dtype == "fp32" and capability and not has_instructions(capability):
+        raise ValueError(
+            f"dtype: got 'fp32' on compute capability {capability}, where no kernel of this project runs, and other "
+            "plans of fp32 are not counted; accepted: fp16, bf16"
+        )
     if dtype == "fp32":
         raise ValueError(
             f"plan: no fp32 kernel runs {format_factors(plan.factors)} with packing {plan.packing!r}, and other plans "

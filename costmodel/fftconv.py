@@ -388,16 +388,17 @@ def _with_margins(ordered: list[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _notes(gpu: GPU, minimum: int, ordered: Sequence[Candidate], model: str) -> list[str]:
-    notes = []
+    notes = list(gpu.notes)
     best = ordered[0]
     if gpu.data_sheet_only:
-        notes.append(f"{gpu.slug} is known from its data sheet only: the intervals are wider")
+        unsure = f" ({gpu.spec_note})" if gpu.spec_note else ""
+        notes.append(f"{gpu.slug} is known from its data sheet only: the intervals are wider{unsure}")
     if minimum > gpu.spec["memory_bytes"]:
         notes.append(
             f"input and output are {minimum / 1e9:.0f} GB and the GPU has "
             f"{gpu.spec['memory_bytes'] / 1e9:.0f}: the time is that of parts that fit, one after the other"
         )
-    if not best.has_kernel:
+    if not best.has_kernel and gpu.runs_kernels:
         text = "no kernel exists for the best plan"
         if model != "paper":
             text += ", so its work is counted analytically"

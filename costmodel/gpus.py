@@ -3,7 +3,7 @@
 A file ``costmodel/gpus/<slug>.toml`` has four sections:
 
 ``[identity]``  slug, exact device names, compute capability.
-``[spec]``      data-sheet values. Enough for a prediction with wide intervals.
+``[spec]``      data-sheet values, and a ``note`` on what is unsure. Enough for a prediction with wide intervals.
 ``[measured.*]`` rates measured on the GPU: median, and where known p20, p80, samples and driver.
 ``[model.*]``   fitted factors of the time model (costmodel.timing), each with its relative uncertainty.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -69,6 +70,8 @@ MODEL_RANGES: dict[str, tuple[float, float]] = {
     "memory_fraction_of_spec": (0.05, 1.0),
     "tensor_fraction_of_spec": (0.05, 1.0),
 }
+KERNELS_NEED = (8, 0)
+"""The least compute capability that has the kernels' instructions: m16n8k16 products and asynchronous copies."""
 OPTIONAL_MODEL = ("memory_fraction_of_spec", "tensor_fraction_of_spec")
 _IDENTITY_KEYS = ("slug", "device_names", "compute_capability")
 _MEASURED_KEYS = ("median", "p20", "p80", "samples", "driver", "date", "source")
@@ -111,6 +114,23 @@ class GPU:
     measured: dict[str, Measured] = field(default_factory=dict)
     model: dict[str, Factor] = field(default_factory=dict)
     path: str = ""
+    spec_note: str = ""
+
+    @property
+    def runs_kernels(self) -> bool:
+        """Whether kernels of this project run here: by compute capability alone (`KERNELS_NEED`)."""
+        return has_instructions(self.compute_capability)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any prediction on this GPU must know."""
+        if self.runs_kernels:
+            return ()
+        need = ".".join(map(str, KERNELS_NEED))
+        return (
+            f"no kernel of this project runs on {self.slug}: compute capability {self.compute_capability} lacks "
+            f"m16n8k16 products and asynchronous copies ({need} has them); the times are of kernels not written",
+        )
 
     @property
     def data_sheet_only(self) -> bool:
@@ -131,6 +151,12 @@ class GPU:
             "compute_capability": self.compute_capability,
             "data_sheet_only": self.data_sheet_only,
         }
+
+
+def has_instructions(compute_capability: str) -> bool:
+    """Whether a compute capability such as ``"8.6"`` has what the kernels of this project need."""
+    major, minor = map(int, compute_capability.split("."))
+    return (major, minor) >= KERNELS_NEED
 
 
 def slugs() -> list[str]:
@@ -257,20 +283,27 @@ def parse(data: dict[str, Any], *, name: str) -> GPU:
     names = identity.get("device_names")
     if not (isinstance(names, list) and names and all(isinstance(n, str) for n in names)):
         raise GPUFileError(f"{name}: identity.device_names: got {names!r}; accepted: a list of device names")
+    capability = _text(identity, "compute_capability", f"{name}: identity")
+    if not re.fullmatch(r"[0-9]{1,2}\.[0-9]", capability):
+        raise GPUFileError(
+            f'{name}: identity.compute_capability: got {capability!r}; accepted: a text such as "9.0"'
+        )
     spec = dict(_section(data, "spec", name))
+    note = _text(spec, "note", f"{name}: spec") if "note" in spec else ""
     spec_source, spec_date = _origin(spec, f"{name}: spec")
     _only(spec, tuple(SPEC_RANGES), f"{name}: spec")
     _all_there(spec, tuple(SPEC_RANGES), f"{name}: spec")
     return GPU(
         slug=_text(identity, "slug", f"{name}: identity"),
         device_names=tuple(names),
-        compute_capability=_text(identity, "compute_capability", f"{name}: identity"),
+        compute_capability=capability,
         spec={key: _number(value, SPEC_RANGES[key], f"{name}: spec.{key}") for key, value in spec.items()},
         spec_source=spec_source,
         spec_date=spec_date,
         measured=_measured(data.get("measured", {}), name),
         model=_model(_section(data, "model", name), name),
         path=name,
+        spec_note=note,
     )
 
 
@@ -355,7 +388,7 @@ def _origin(section: dict[str, Any], where: str) -> tuple[str, str]:
 
 
 def _text(section: dict[str, Any], key: str, where: str) -> str:
-    value = section.pop(key, None) if key in ("source", "date") else section.get(key)
+    value = section.pop(key, None) if key in ("source", "date", "note") else section.get(key)
     if not isinstance(value, str) or not value.strip():
         raise GPUFileError(f"{where}.{key}: got {value!r}; accepted: a text in quotes")
     return value

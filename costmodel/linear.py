@@ -30,6 +30,7 @@ takes the widest tile that still gives every SM a block.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,9 @@ IMPLS = ("gemv", "flat", "full")
 PAPER_WIDTHS = (32, 64, 128)
 FLAT_WIDTH, FULL_WIDTH = 32, 128
 """B and C of the thresholds: rows of w that share one reading of x."""
+
+READ_OVER_COPY = 1.07
+"""Rate of a read-only stream over that of a copy: 4.55 over 4.26 TB/s on an H200."""
 
 OVERLAP_ORDER = {"gemv": 12, "flat": 12, "full": 3}
 """Of the norm that adds up the terms of a time; infinity would be the largest alone, 1 the sum."""
@@ -100,11 +104,14 @@ def rates(gpu: GPU | str) -> Rates:
     if read is not None:
         memory, doubt = read.median, 0.03
     elif copy is not None:
-        memory, doubt = copy.median * 1.07, 0.06
+        memory, doubt = copy.median * READ_OVER_COPY, 0.06
     else:
-        memory, doubt = 0.93 * spec["memory_bandwidth_bytes_per_s"], 0.1
-    mma = measured.get("mma_flops_per_s")
-    tensor = mma.median if mma is not None else 0.6 * spec["fp16_tensor_flops_per_s"]
+        copied = found.model.get("memory_fraction_of_spec")
+        share = READ_OVER_COPY * copied.value if copied is not None else 0.93
+        memory, doubt = share * spec["memory_bandwidth_bytes_per_s"], 0.1
+    mma, of_spec = measured.get("mma_flops_per_s"), found.model.get("tensor_fraction_of_spec")
+    reached = of_spec.value if of_spec is not None else 0.6
+    tensor = mma.median if mma is not None else reached * spec["fp16_tensor_flops_per_s"]
     clock = spec["boost_clock_mhz"] * 1e6
     return Rates(
         memory_bytes_per_s=memory,
@@ -252,7 +259,7 @@ def predict(
         instead: rates of an imagined GPU (`what_if`), in place of this one's.
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: a size below 1, or no kernel fits on this GPU.
     """
     from kernels_numba.linear_product import FULL_TILES, LARGEST_M, Choice, default_choice, product
 
@@ -265,11 +272,13 @@ def predict(
     for impl in IMPLS:
         most = LARGEST_M[impl]
         if most is None or m <= most:
-            choices.append(default_choice(impl, m, n, k, sm_count=r.sm_count, shared_bytes=limit))
+            with suppress(ValueError):  # no tile of it fits in so little shared memory
+                choices.append(default_choice(impl, m, n, k, sm_count=r.sm_count, shared_bytes=limit))
     if m <= (LARGEST_M["flat"] or 0):
-        base = next(c for c in choices if c.impl == "flat").options
+        flat = [c.options for c in choices if c.impl == "flat"]
         choices += [
             Choice.of("flat", **{**base, "row_tiles": row_tiles, "split": split})
+            for base in flat
             for row_tiles in (1, 2, 3, 4, 6)
             for split in (1, 2, 4)
         ]
@@ -280,6 +289,9 @@ def predict(
         for split in (1, 2, 4, 8)
         if split <= slabs
     ]
+    # No memory is faster than its data sheet.
+    moved = 2.0 * (n * k + m * k + m * n)
+    floor_us = 1e6 * moved / max(r.memory_bytes_per_s, found.spec["memory_bandwidth_bytes_per_s"])
     candidates = []
     for choice in dict.fromkeys(choices):
         made = product(choice, m, n, k, dtype)
@@ -292,7 +304,7 @@ def predict(
             Candidate(
                 choice,
                 seconds * 1e6,
-                seconds * 1e6 * (1 - spread),
+                max(seconds * 1e6 * (1 - spread), floor_us),
                 seconds * 1e6 * (1 + spread),
                 bound,
                 {name: value * 1e6 for name, value in terms.items()},
@@ -300,6 +312,10 @@ def predict(
                 made.split,
                 made.grid,
             )
+        )
+    if not candidates:
+        raise ValueError(
+            f"linear, M = {m}: no kernel fits in the {limit} bytes of shared memory that a block has on {found.slug}"
         )
     return sorted(candidates, key=lambda c: (c.time_us, str(c.choice)))
 

@@ -16,10 +16,13 @@ def predictions(
     found = {case: linear.predict(*case, gpu=gpu, dtype=dtype) for case in cases}
     if form == "json":
         bodies = [_case(case, candidates, dtype) for case, candidates in found.items()]
+        notes = list(gpu.notes)
         if len(bodies) == 1:
-            return render.document("predict-linear", gpu=gpu.describe(), **bodies[0])
+            return render.document("predict-linear", gpu=gpu.describe(), **bodies[0], notes=notes)
         inputs = {"op": "linear", "dtype": dtype, "cases": [list(case) for case in cases]}
-        return render.document("predict-linear-sweep", inputs=inputs, gpu=gpu.describe(), cases=bodies)
+        return render.document(
+            "predict-linear-sweep", inputs=inputs, gpu=gpu.describe(), cases=bodies, notes=notes
+        )
     header = [
         "M",
         "N",
@@ -95,7 +98,9 @@ def thresholds(
     bodies = threshold_bodies(layers, gpu)
     if form == "json":
         inputs = {"model": model, "layers": [[n, k] for _, (n, k) in layers]}
-        return render.document("thresholds", inputs=inputs, gpu=gpu.describe(), thresholds=bodies)
+        return render.document(
+            "thresholds", inputs=inputs, gpu=gpu.describe(), thresholds=bodies, notes=list(gpu.notes)
+        )
     header = ["layer", "N", "K", "M1", "M2", "M1 measured", "M2 measured", "B_N at M=8 (Equation 5)"]
     keys = ("layer", "N", "K", "M1", "M2", "M1_measured", "M2_measured", "B_N")
     rows = [["-" if body[key] in (None, "") else body[key] for key in keys] for body in bodies]

@@ -154,15 +154,15 @@ def gpu_list(gpus: Sequence[GPU], form: str) -> str:
             for g in gpus
         ]
         return render.rows_as(form, head, lines)
-    header = ["slug", "device name", "cc", "SMs", "memory", "tensor fp16", "shared", "L2", "rates from"]
+    header = ["slug", "device name", "cc", "SMs", "GB/s", "fp16 Tflop/s", "shared", "L2", "rates from"]
     rows = [
         [
             g.slug,
-            g.device_names[0],
+            _short(g.device_names[0].removeprefix("NVIDIA ")),
             g.compute_capability,
             int(g.spec["sm_count"]),
-            units.quantity(g.spec["memory_bandwidth_bytes_per_s"], "B/s"),
-            units.quantity(g.spec["fp16_tensor_flops_per_s"], "flop/s"),
+            f"{g.spec['memory_bandwidth_bytes_per_s'] / 1e9:.0f}",
+            f"{g.spec['fp16_tensor_flops_per_s'] / 1e12:.4g}",
             f"{g.spec['shared_memory_per_block_bytes'] / 1024:.0f} KiB",
             f"{g.spec['l2_bytes'] / 2**20:.0f} MiB",
             "data sheet" if g.data_sheet_only else f"{len(g.measured)} measured",
@@ -170,6 +170,11 @@ def gpu_list(gpus: Sequence[GPU], form: str) -> str:
         for g in gpus
     ]
     return render.rows_as(form, header, rows)
+
+
+def _short(name: str, width: int = 17) -> str:
+    """A name cut to the table's width; the other formats have it whole."""
+    return name if len(name) <= width else name[: width - 2].rstrip() + ".."
 
 
 def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:

@@ -83,12 +83,15 @@ def inputs_of(gpu: GPU) -> Inputs:
     spec = gpu.spec
     clock = spec["sm_count"] * spec["boost_clock_mhz"] * 1e6
     l2_width = L2_BYTES_PER_SM_PER_CLOCK
+    shared_width = spec["shared_memory_bytes_per_sm_per_clock"]
     out = {
         "memory_rate": _rate(
             gpu, "device_copy_bytes_per_s", "memory_bandwidth_bytes_per_s", "memory_fraction_of_spec"
         ),
         "tensor_rate": _rate(gpu, "mma_flops_per_s", "fp16_tensor_flops_per_s", "tensor_fraction_of_spec"),
-        "shared_rate": Input(gpu.shared_memory_bytes_per_s, CLOCK_SPREAD, "SMs x 128 bytes x boost clock"),
+        "shared_rate": Input(
+            gpu.shared_memory_bytes_per_s, CLOCK_SPREAD, f"SMs x {shared_width:g} bytes x boost clock"
+        ),
         "l2_rate": Input(l2_width * clock, CLOCK_SPREAD, f"SMs x {l2_width} bytes x boost clock"),
         "issue_rate": Input(SCHEDULERS * clock, CLOCK_SPREAD, f"SMs x {SCHEDULERS} x boost clock"),
         "fp32_rate": Input(spec["fp32_flops_per_s"], CLOCK_SPREAD, "data sheet"),

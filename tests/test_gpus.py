@@ -1,6 +1,8 @@
 """GPU files: every shipped one agrees with itself; a wrong one is refused by key, value and mend."""
 
 import copy
+import dataclasses
+import json
 import math
 import sys
 import tomllib
@@ -11,7 +13,8 @@ import pytest
 
 import costmodel
 from costmodel import gpus
-from costmodel.gpus import GPUFileError, load
+from costmodel.cli import main
+from costmodel.gpus import GPUFileError, has_instructions, load
 
 
 @pytest.fixture
@@ -33,23 +36,133 @@ def test_file_is_named_as_its_slug_and_has_sources(slug):
         assert len(source) > 4
 
 
-@pytest.mark.parametrize("slug", gpus.slugs())
-def test_tensor_rate_is_sms_times_clock_times_width(slug):
-    s = load(slug).spec
-    derived = 2 * s["sm_count"] * s["fp16_tensor_fma_per_sm_per_clock"] * s["tensor_clock_mhz"] * 1e6
-    assert s["fp16_tensor_flops_per_s"] == pytest.approx(derived, rel=0.002)
-    assert s["tensor_clock_mhz"] <= s["boost_clock_mhz"]
+# Per SM and clock, by compute capability: fp32 lanes; fp16 vector rate over the fp32 one; products of tensor cores
+# with fp32 sums (CUDA programming guide, arithmetic throughput; NVIDIA's architecture white papers). GeForce cards
+# of 8.6 and later have half of the products.
+CORES = {"7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.9": 128, "9.0": 128, "10.0": 128, "12.0": 128}
+HALF_RATE = {"7.0": 2, "7.5": 2, "8.0": 4, "8.6": 1, "8.9": 1, "9.0": 2, "10.0": 2, "12.0": 1}
+PRODUCTS = {
+    "7.0": 512,
+    "7.5": 512,
+    "8.0": 1024,
+    "8.6": 512,
+    "8.9": 512,
+    "9.0": 2048,
+    "10.0": 4096,
+    "12.0": 512,
+}
+# What a block, an SM and its threads can have: shared memory (KiB) of an SM and of a block, resident threads.
+ROOM = {
+    "7.0": (96, 96, 2048),
+    "7.5": (64, 64, 1024),
+    "8.0": (164, 163, 2048),
+    "8.6": (100, 99, 1536),
+    "8.9": (100, 99, 1536),
+    "9.0": (228, 227, 2048),
+    "10.0": (228, 227, 2048),
+    "12.0": (100, 99, 1536),
+}
+TOLERANCE = 0.01  # data sheets round to three digits
+
+
+def contradictions(gpu: gpus.GPU) -> list[str]:
+    """The values of a file that do not follow from its SMs, its clocks and its architecture."""
+    s, cc = gpu.spec, gpu.compute_capability
+    geforce = any("GeForce" in name for name in gpu.device_names)
+    products = PRODUCTS[cc] / (2 if geforce else 1)
+    clocks = {key: s["sm_count"] * s[f"{key}_clock_mhz"] * 1e6 for key in ("boost", "tensor")}
+    fp32 = 2 * CORES[cc] * clocks["boost"]
+    per_sm, per_block, threads = ROOM[cc]
+    expected = {
+        "fp32_flops_per_s": fp32,
+        "fp16_vector_flops_per_s": HALF_RATE[cc] * fp32,
+        "fp16_tensor_fma_per_sm_per_clock": products,
+        "fp16_tensor_flops_per_s": 2 * products * clocks["tensor"],
+        "shared_memory_per_sm_bytes": per_sm * 1024,
+        "shared_memory_per_block_bytes": per_block * 1024,
+        "shared_memory_bytes_per_sm_per_clock": 64 if cc == "7.5" else 128,
+        "registers_per_sm": 65536,
+        "threads_per_sm": threads,
+    }
+    wrong = [key for key, value in expected.items() if abs(s[key] / value - 1) > TOLERANCE]
+    return wrong + (["tensor_clock_mhz"] if s["tensor_clock_mhz"] > s["boost_clock_mhz"] else [])
 
 
 @pytest.mark.parametrize("slug", gpus.slugs())
-def test_vector_rates_follow_from_cores_and_clock(slug):
-    s = load(slug).spec
-    cores = {"8.0": 64, "9.0": 128}[load(slug).compute_capability]
-    assert s["fp32_flops_per_s"] == pytest.approx(
-        2 * s["sm_count"] * cores * s["boost_clock_mhz"] * 1e6, rel=0.002
-    )
-    ratio = {"8.0": 4, "9.0": 2}[load(slug).compute_capability]
-    assert s["fp16_vector_flops_per_s"] == pytest.approx(ratio * s["fp32_flops_per_s"], rel=0.001)
+def test_rates_follow_from_sms_clocks_and_architecture(slug):
+    assert contradictions(load(slug)) == []
+
+
+@pytest.mark.parametrize("slug", gpus.slugs())
+@pytest.mark.parametrize(
+    ("key", "factor", "named"),
+    [
+        ("sm_count", 1.03, "fp32_flops_per_s"),
+        ("boost_clock_mhz", 0.95, "fp32_flops_per_s"),
+        ("tensor_clock_mhz", 0.95, "fp16_tensor_flops_per_s"),
+        ("fp16_tensor_flops_per_s", 2, "fp16_tensor_flops_per_s"),
+        ("fp32_flops_per_s", 0.5, "fp32_flops_per_s"),
+        ("fp16_tensor_fma_per_sm_per_clock", 2, "fp16_tensor_fma_per_sm_per_clock"),
+        ("shared_memory_per_block_bytes", 1.5, "shared_memory_per_block_bytes"),
+    ],
+)
+def test_a_wrong_value_contradicts_the_others(slug, key, factor, named):
+    """A slip of 3 % in the SMs, the rate with sparsity in place of the dense one, or half a rate."""
+    gpu = load(slug)
+    wrong = dataclasses.replace(gpu, spec={**gpu.spec, key: gpu.spec[key] * factor})
+    assert named in contradictions(wrong)
+
+
+@pytest.mark.parametrize("slug", ["v100-sxm-32gb", "t4"])
+def test_no_kernel_is_claimed_without_its_instructions(slug):
+    """Below compute capability 8.0 there are no m16n8k16 products and no asynchronous copies."""
+    gpu = load(slug)
+    assert not gpu.runs_kernels
+    for n in (256, 4096, 32768):
+        found = costmodel.predict(n, gpu=slug)
+        assert not any(c.has_kernel for c in found.candidates) and found.best_with_kernel is None
+        assert found.notes[0].startswith(f"no kernel of this project runs on {slug}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "fftconv", "-N", "1024"],
+        ["predict", "linear", "-M", "8"],
+        ["predict", "decode_attention"],
+        ["thresholds", "--model", "llama2-7b"],
+    ],
+)
+def test_every_command_says_that_no_kernel_runs(arguments, capsys):
+    for slug, said in (("t4", True), ("a40", False)):
+        assert main([*arguments, "--gpu", slug, "--format", "json"]) == 0
+        out, err = capsys.readouterr()
+        notes = json.loads(out)["notes"]
+        assert any("no kernel of this project runs on t4" in note for note in notes) is said
+        assert ("no kernel of this project runs" in " ".join(err.split())) is said
+
+
+def test_fp32_is_refused_where_no_kernel_runs():
+    with pytest.raises(ValueError, match=r"compute capability 7\.5, where no kernel of this project runs"):
+        costmodel.predict(1024, gpu="t4", dtype="fp32")
+    assert costmodel.predict(1024, gpu="a40", dtype="fp32").best.has_kernel
+
+
+def test_which_capabilities_run_kernels():
+    runs = {slug: load(slug).runs_kernels for slug in gpus.slugs()}
+    assert sorted(slug for slug, ok in runs.items() if not ok) == ["t4", "v100-sxm-32gb"]
+    assert has_instructions("10.0") and has_instructions("8.0") and not has_instructions("7.5")
+
+
+def test_what_is_unsure_is_said_with_a_prediction():
+    assert any("L2 unsure" in note for note in costmodel.predict(1024, gpu="l40s").notes)
+
+
+@pytest.mark.parametrize("value", ["9", "sm_90", "9.0a", ""])
+def test_compute_capability_has_two_numbers(data, value):
+    data["identity"]["compute_capability"] = value
+    with pytest.raises(GPUFileError, match=r"identity\.compute_capability"):
+        gpus.parse(data, name="wrong.toml")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +173,17 @@ def test_vector_rates_follow_from_cores_and_clock(slug):
         ("h100-sxm", 50, 228, 227),
         ("h100-pcie", 50, 228, 227),
         ("h200-sxm", 50, 228, 227),
+        ("v100-sxm-32gb", 6, 96, 96),
+        ("t4", 4, 64, 64),
+        ("a10", 6, 100, 99),
+        ("a40", 6, 100, 99),
+        ("rtx-3090", 6, 100, 99),
+        ("rtx-4090", 72, 100, 99),
+        ("l4", 48, 100, 99),
+        ("l40s", 96, 100, 99),
+        ("b200", 126, 228, 227),
+        ("rtx-5090", 96, 100, 99),
+        ("rtx-pro-6000-server", 128, 100, 99),
     ],
 )
 def test_capacities(slug, l2_mib, per_sm_kib, per_block_kib):

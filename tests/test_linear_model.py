@@ -162,6 +162,10 @@ def test_more_vector_rate_keeps_vector_products_longer() -> None:
 @pytest.mark.parametrize("slug", gpus.slugs())
 @pytest.mark.parametrize("m", [1, 8, 64, 65, 300])
 def test_predictions_are_sound(m: int, slug: str) -> None:
+    if m > 64 and slug == "t4":  # the full product's smallest tile needs more than 64 KiB
+        with pytest.raises(ValueError, match="no kernel fits in the 65536 bytes"):
+            predict(m, 4096, 4096, gpu=slug)
+        return
     found = predict(m, 4096, 4096, gpu=slug)
     spec = gpus.load(slug).spec
     assert [c.time_us for c in found] == sorted(c.time_us for c in found)

@@ -339,7 +339,8 @@ def test_times_grow_with_the_length_and_stay_above_the_floor(slug, variant):
         assert longer.best.time_s > 1.4 * shorter.best.time_s
     for f in found:
         assert all(c.time_s > f.floor_s for c in f.candidates)
-        assert f.best.time_s < 12 * f.floor_s
+        # A B200 has twice the bandwidth for each product that mma.sync does.
+        assert f.best.time_s < (16 if slug == "b200" else 12) * f.floor_s
 
 
 @pytest.mark.parametrize("model", ["measured", "paper"])
