@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -268,3 +269,23 @@ def test_compare_reads_the_files_and_predicts_each_row(tmp_path):
     assert first.low_us < first.predicted_us < first.high_us
     assert 30 < first.predicted_us < 200  # microseconds, not milliseconds
     assert [d.kind for d in found.decisions] == ["order"]
+
+
+def test_the_readme_says_how_far_predictions_are_off():
+    """Its table is what `costmodel compare` finds in the committed measurements."""
+    from costmodel import compare_linear, decode_attention
+
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    table = text.partition("<!-- prediction-error: begin -->\n")[2].partition(
+        "<!-- prediction-error: end -->"
+    )[0]
+    found = {
+        "fftconv": compare.compare("h200-sxm").summary(),
+        "linear": compare_linear.compare("h200-sxm").summary(),
+        "decode_attention": decode_attention.compare("h200-sxm").summary(),
+    }
+    rows = [
+        f"| `{name}` | {s['cases']} | {100 * s['median_abs_rel_error']:.1f} % | {100 * s['p90_abs_rel_error']:.1f} % |"
+        for name, s in found.items()
+    ]
+    assert table.splitlines()[2:] == rows
