@@ -19,7 +19,7 @@ from typing import Any
 from costmodel import measurements, render
 from costmodel.errors import MeasurementError
 from costmodel.host_cost import host_times
-from costmodel.measure import commit, time_calls
+from costmodel.measure import commit, need_torch, time_calls
 from costmodel.measurements import Row
 
 OP = "decode_attention"
@@ -105,14 +105,7 @@ def run(*, quick: bool = False) -> Rows:
     Raises:
         MeasurementError: PyTorch with CUDA is not there, or a result is wrong.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MeasurementError(
-            "measuring needs PyTorch with CUDA as peer and for data; pip install torch"
-        ) from error
-    if not torch.cuda.is_available():
-        raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
+    torch = need_torch()
     stamp = (datetime.date.today().isoformat(), commit())
     todo = list(cases(quick=quick))
     started = time.perf_counter()
