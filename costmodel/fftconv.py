@@ -160,9 +160,7 @@ def plans(
         points = n // 2 if pack == "half" else n
         for order in orders:
             known = kernel_counts.factor_lists(points, order, pack, dtype)
-            lists = [] if dtype == "fp32" else factor_lists(points, order=order, multiple_of=16)
-            if not lists and dtype != "fp32":
-                lists = list(equation2.descending_lists(points, order))
+            lists = [] if dtype == "fp32" else _lists_to_count(points, order)
             lists = [*lists, *(f for f in known if f not in lists)]
             found = [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
             out += [p for p in found if dtype != "fp32" or _runs(p, capacity_bytes, dtype)]
@@ -178,6 +176,13 @@ def plans(
             f"choose a length that is a product of that many factors, such as {_longer(n, min(orders))}"
         )
     return out
+
+
+def _lists_to_count(points: int, order: int) -> list[tuple[int, ...]]:
+    """Factor lists that are worth counting without a kernel: of multiples of 16 where there are such, else any."""
+    return factor_lists(points, order=order, multiple_of=16) or list(
+        equation2.descending_lists(points, order)
+    )
 
 
 def _runs(plan: Plan, capacity_bytes: float, dtype: str) -> bool:

@@ -168,10 +168,14 @@ def combine(parts: dict[str, float], overlap: float) -> float:
     return largest + others / (1 + overlap) + parts["launch"]
 
 
+def stages_at_once(counts: Counts, inputs: Inputs) -> float:
+    """Stages of one worker under way at once: k, or 1 where it waits for its products."""
+    return 1.0 if counts.waits else inputs["stages_per_worker"].value
+
+
 def overlap(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
     """How many stages of its workers an SM has under way at once: k v, or v where a worker waits for its products."""
-    stages = 1.0 if counts.waits else inputs["stages_per_worker"].value
-    return stages * residency(counts, gpu)[1]
+    return stages_at_once(counts, inputs) * residency(counts, gpu)[1]
 
 
 def seconds(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
@@ -251,7 +255,7 @@ def explain(counts: Counts, gpu: GPU) -> str:
         f" / ({issue:.3g} x {reached * busy:.2g}) = {_us(parts['issue'])}"
     )
     lines.append(f"  launch  {counts.launches} x {known['launch_us'].value:.3g} us = {_us(parts['launch'])}")
-    stages = 1.0 if counts.waits else known["stages_per_worker"].value
+    stages = stages_at_once(counts, known)
     total, low, high = time_with_interval(counts, gpu, known)
     largest = max(parts, key=lambda key: parts[key])
     lines.append(f"t = largest + others / (1 + {stages:.3g} x {workers:.3g} workers per SM) + launch")
