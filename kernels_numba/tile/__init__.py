@@ -49,6 +49,7 @@ made outside the kernel                            called inside
 ``multiply(count)``, ``multiply_complex(count)``   ``multiply(a, b)``: elementwise, in half precision
 ``multiply_mirror(count, mirror_first=)``          ``multiply(x, a, m, b)``: x a + conj(m) b
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
+``select_or_zero(picks)``                          ``select(x)``: the same, zeros for -1
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
