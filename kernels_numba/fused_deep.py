@@ -3,8 +3,8 @@
 With N = N1 Q, Q = N2 R, R = N3 N4, a pair z = u1 + i u2 lies as a matrix [n1, m], m = n2 R + n3 N4 + n4. It fills one
 exchange in shared memory, which every stage reads and overwrites in place:
 
-    A. Every warp contracts n1 -> k1 for its n3, on strips of 32 columns (two n2, all n4), and multiplies by the outer
-       twiddles w^(k1 (n3 N4 + n4)); the block meets.
+    A. Every warp contracts n1 -> k1 for its n3 (with N1 = 8 its two), on strips of 32 columns (two n2, all n4), and
+       multiplies by the outer twiddles w^(k1 (n3 N4 + n4)); the block meets.
     M. Every warp contracts n2 -> k2 for its k1, on strips (two n3, all n4), and multiplies by the middle twiddles.
     B. For each k2 it does the order-2 convolution of R points in registers, and multiplies by the inverse middle
        twiddles. (With half-length packing a k1 and its mirror belong together: the block meets before and after.)
@@ -12,8 +12,8 @@ exchange in shared memory, which every stage reads and overwrites in place:
     C. Every warp multiplies by the inverse outer twiddles, contracts k1 -> n1 for its n3, and stores the result.
 
 N2 = 8 complex points are 16 real ones: the middle stage is a plain product with a real matrix [16, 16], which any phase
-fits into. So it holds the part w^(k1 n2 R) of the outer twiddles, and what is left of them depends on one n3 a warp:
-registers hold it for all strips. No table of N entries is read. The rest is as in `fused_block`.
+fits into. So it holds the part w^(k1 n2 R) of the outer twiddles; what is left of them depends on one n3, and registers
+hold it for all its strips. No table of N entries is read. The rest is as in `fused_block`.
 """
 
 from __future__ import annotations
@@ -73,13 +73,14 @@ def build(tile: Any, spec: Spec) -> Any:
     pre_at = 4 * sequence_words
     lane, warp, block = tile.lane, tile.warp, tile.block
     divide, small, int64 = tile.divide, tile.small, tile.int64
-    scaled, one, sequences, both = spec.scaled, tile.one, 2 // unit, spec.both
+    scaled, load_scale, one, middle_shared = spec.scaled, tile.load_float, tile.one, spec.middle_shared
+    sequences, both = 2 // unit, spec.both
     copies = 1 if both else sequences
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     meet = barrier if half else warp_sync
     # Whether a tile's spectrum is loaded one step ahead of its use; measured faster where it is.
     ahead = half or gated_in or gated_out
-    turns_of = tile.opaque
+    turns_of, held = tile.opaque, tile.held
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_factor = tile.copy_words_async, tile.join, tile.load_shared(4, 4)
     # A
@@ -87,32 +88,30 @@ def build(tile: Any, spec: Spec) -> Any:
         2 * unit,
         64 * unit,
         spec.rows_in,
-    )  # words of a lane's four columns; of four rows
+    )  # words of a lane's four columns, of four rows
     in_words = rows_in // 4 * chunk
     load_rows, gate_in = tile.load_shared(in_words, chunk), tile.multiply(in_words)
     to_b, in_order = tile.pair_halves(rows_to_b(spec)), tile.select_or_zero(rows_in_order(spec))
     log_width = 5 + int(half)
     in_tiles, out_tiles, k1_tiles = (
-        x // 8 for x in (spec.contracted, spec.rows_out, n1)
+        spec.contracted // 8,
+        spec.rows_out // 8,
+        n1 // 8,
     )  # of both parts together
     load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma(k1_tiles, 4, in_tiles)
     pack_outer, multiply_outer = tile.pack(n1), tile.multiply_complex(n1 // 2)
     load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(twiddle_pairs(spec))
     put_first = tile.store_shared_pieces(outer_writes(spec))
     # M
-    load_own_factor = tile.load_global(4, 4)
+    load_own_factor, stage2 = tile.load_global(4, 4), tile.mma(1, 4, 1)
     get_middle = tile.load_pieces(MIDDLE_READS, 8)
-    stage2 = tile.mma(1, 4, 1)
     pack8, multiply_inner = tile.pack(2 * inner), tile.multiply_complex(inner)
     put_middle = tile.store_shared_pieces(MIDDLE_WRITES)
     # B
     get_tile = tile.load_pieces(INNER_READS, 2 * inner)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
-    middle_shared = spec.middle_shared
-    stage3 = tile.dft_rows(1, 2, 1, inverse=False)
-    stage4 = tile.dft_columns(1, 2, 1, inverse=False)
-    stage4i = tile.dft_columns(1, 2, 1, inverse=True)
-    stage3i = tile.dft_rows(1, 2, 1, inverse=True)
+    stage3, stage3i = (tile.dft_rows(1, 2, 1, inverse=way) for way in (False, True))
+    stage4, stage4i = (tile.dft_columns(1, 2, 1, inverse=way) for way in (False, True))
     to_a = tile.select(columns_to_a(n3, n4))
     transpose = tile.transpose(rows_of_tile_to_b(n3, n4))
     put_tile = tile.store_shared_pieces(INNER_WRITES)
@@ -132,7 +131,6 @@ def build(tile: Any, spec: Spec) -> Any:
     store_real = tile.store_pieces(output_pieces(spec, 0), halves, guarded=guarded)
     store_imaginary = tile.store_pieces(output_pieces(spec, kept), halves, guarded=guarded)
     gather_gate = tile.gather(output_pieces(spec, 0), kept, halves, guarded=guarded)
-    load_scale = tile.load_float
 
     def kernel(
         u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
@@ -190,7 +188,7 @@ def build(tile: Any, spec: Spec) -> Any:
             unit * (copy_row * q + second_row * points + my_n3 * n4) + (copy_column & (16 * unit - 1))
         )
         swap = small(copy_row & 3 if half else (copy_row & 3) >> 1)
-        copy_to = small(32 * unit * copy_to_row + (copy_column & 7))
+        copy_to = small(2 * mine + 32 * unit * copy_to_row + (copy_column & 7))
         to0 = small(copy_to + (((copy_column >> 3) ^ swap) << 3))
         to1 = small(copy_to + (((copy_column >> 3) ^ swap ^ 1) << 3))
         to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
@@ -218,6 +216,9 @@ def build(tile: Any, spec: Spec) -> Any:
         while item < last:
             # ---- A: contract n1 for this warp's n3, or its two
             f1 = load_f1(at_f1 + c, 128)
+            read_here, copy_here, put_here = held(read_at), held(copy_from), held(first_put)
+            here0, here1, here2, here3 = held(to0), held(to1), held(to2), held(to3)
+            apart, next_n3 = held(other_sequence), held(to_other_n3)
             share = small(0)
             while share < shares:
                 t1 = spread(load_outer(tables, (w + share * warps) * share_words + c, 128))
@@ -227,7 +228,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     if turn >= 0:
                         wait_strip()
                         warp_sync()
-                        at = small(read_at + slot_at)
+                        at = small(read_here + slot_at)
                         u1 = load_rows(at, row_step)
                         u2 = u1 if half else load_rows(at + sequence_words, row_step)
                         if gated_in:
@@ -235,18 +236,19 @@ def build(tile: Any, spec: Spec) -> Any:
                             u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
                         x = in_order(u1 if half else to_b(join(u1, u2)))
                         warp_sync()
-                    if turn + ring < turns:
-                        e = small(copy_from + (copy_strip & (strips - 1)) * (2 * unit * points))
+                    if small(turn + ring) < turns:
+                        e = small(copy_here + (copy_strip & (strips - 1)) * (2 * unit * points))
                         if shares > 1:
-                            e = small(e + (copy_strip >> log_strips) * to_other_n3)
+                            e = small(e + (copy_strip >> log_strips) * next_n3)
                         for i in range(copies):
-                            into = small(2 * (mine + slot_at + i * sequence_words))
+                            into = small(2 * (slot_at + i * sequence_words))
                             end = small(length * (sequences * copy_p + i + copy_second < batch))
-                            source = copy_base + (i + copy_second) * other_sequence
-                            copy_rows(u, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
+                            source = copy_base + (i + copy_second) * apart
+                            at0, at1, at2, at3 = here0 + into, here1 + into, here2 + into, here3 + into
+                            copy_rows(u, source, end, e, at0, at1, at2, at3)
                             if gated_in:
-                                into = small(into + pre_at)
-                                copy_rows(pre, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
+                                at0, at1, at2, at3 = at0 + pre_at, at1 + pre_at, at2 + pre_at, at3 + pre_at
+                                copy_rows(pre, source, end, e, at0, at1, at2, at3)
                         copy_strip = small(copy_strip + 1)
                         if copy_strip == shares * strips:
                             copy_strip = small(0)
@@ -258,7 +260,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     commit()
                     if turn >= 0:
                         z = multiply_outer(pack_outer(stage1(f1, x)), t1)
-                        to = small(first_put + strip * (2 * ts) + share * next_share)
+                        to = small(put_here + strip * (2 * ts) + share * next_share)
                         put_first(to, to, to, to, z)
                         strip = small(strip + 1)
                     turn = small(turn + 1)
@@ -273,19 +275,20 @@ def build(tile: Any, spec: Spec) -> Any:
                 k0 = load_inner(spectrum, from0, 128)
                 k1 = load_inner(spectrum, from0 + unit * points, 128)
             # ---- M: contract n2 for this warp's k1, two strips at a time
+            get_here, put_here = held(middle_get), held(middle_put)
             strip = small(0)
             end_strip = small(turns_of(middle_strips))
             while strip < end_strip:
                 even = small(32 * strip + 8 * ((g >> 1) ^ (strip & 3)))
                 uneven = small(32 * strip + 32 + 8 * ((g >> 1) ^ ((strip + 1) & 3)))
-                x0 = get_middle(middle_get + even, even, even, even)
-                x1 = get_middle(middle_get + uneven, even, even, even)
+                x0 = get_middle(get_here + even, even, even, even)
+                x1 = get_middle(get_here + uneven, even, even, even)
                 from_t2 = small(at_t2 + strip * points + c)
                 z0 = multiply_inner(pack8(stage2(f2, x0)), load_inner_shared(from_t2, 128))
                 z1 = multiply_inner(pack8(stage2(f2, x1)), load_inner_shared(from_t2 + points, 128))
                 warp_sync()
-                even = small(middle_put + 32 * strip + 8 * (t ^ (strip & 3)))
-                uneven = small(middle_put + 32 * strip + 32 + 8 * (t ^ ((strip + 1) & 3)))
+                even = small(put_here + 32 * strip + 8 * (t ^ (strip & 3)))
+                uneven = small(put_here + 32 * strip + 32 + 8 * (t ^ ((strip + 1) & 3)))
                 put_middle(even, even, even, even, z0)
                 put_middle(uneven, uneven, uneven, uneven, z1)
                 strip = small(strip + 2)
@@ -327,9 +330,9 @@ def build(tile: Any, spec: Spec) -> Any:
                     k0 = load_inner(spectrum, from0, 128)
                     k1 = load_inner(spectrum, from0 + unit * points, 128)
                 t3 = load_inner_shared(at_t3 + c, 128)
+                z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
+                y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
                 if half:
-                    z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
-                    y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
                     b0 = load_inner(spectrum, from0 + points, 128)
                     b1 = load_inner(spectrum, from0 + 3 * points, 128)
                     z1 = pack8(stage4(to_a(z0), f4))
@@ -347,8 +350,6 @@ def build(tile: Any, spec: Spec) -> Any:
                     z2 = multiply_mirror(z1, k0, mirror0, b0)
                     y2 = multiply_mirror(y1, k1, mirror1, b1)
                 else:
-                    z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
-                    y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
                     z2 = multiply_inner(pack8(stage4(to_a(z0), f4)), k0)
                     y2 = multiply_inner(pack8(stage4(to_a(y0), f4)), k1)
                     warp_sync()
@@ -400,6 +401,7 @@ def build(tile: Any, spec: Spec) -> Any:
             limit = small(length - 8 if half else length * (2 * p + 1 < batch))
             if not gated_out:
                 f1i = load_f1i(at_f1i + c, 128)
+            get_here, out_here, next_n3 = held(last_get), held(out_from), held(to_other_n3)
             share = small(0)
             while share < shares:
                 if share > 0:
@@ -407,11 +409,11 @@ def build(tile: Any, spec: Spec) -> Any:
                 strip = small(0)
                 end_strip = last_turns
                 while strip < end_strip:
-                    o = small(out_from + strip * (2 * unit * points) + share * to_other_n3)
+                    o = small(out_here + strip * (2 * unit * points) + share * next_n3)
                     if gated_out:
                         gate1 = gather_gate(post, base, length, o, o, o, o)
                         gate2 = gather_gate(post, other_base, limit, o, o, o, o)
-                    at = small(last_get + strip * (2 * ts) + share * next_share)
+                    at = small(get_here + strip * (2 * ts) + share * next_share)
                     x2 = multiply_outer(last_to_b(get_last(at, at, at, at), upper), t1i)
                     if gated_out:  # here too
                         f1i = load_f1i(at_f1i + c, 128)
