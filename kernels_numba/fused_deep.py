@@ -20,26 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba import deep_pieces as pieces
 from kernels_numba.block_pieces import copy_pieces, mirror_registers, woven
 from kernels_numba.deep_operands import operand_key, operands
 from kernels_numba.deep_operands import spectrum_of_plan as spectrum_layout
-from kernels_numba.deep_pieces import (
-    BACK_PAIRS,
-    BACK_WRITES,
-    INNER_READS,
-    INNER_WRITES,
-    MIDDLE_READS,
-    MIDDLE_WRITES,
-    back_reads,
-    outer_in_order,
-    outer_pairs,
-    outer_reads,
-    outer_writes,
-    output_pieces,
-    rows_in_order,
-    rows_to_b,
-    twiddle_pairs,
-)
 from kernels_numba.deep_spec import FACTORS, PACKINGS, STRIP, Spec, make_spec, min_blocks
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 
@@ -91,7 +75,7 @@ def build(tile: Any, spec: Spec) -> Any:
     )  # words of a lane's four columns, of four rows
     in_words = rows_in // 4 * chunk
     load_rows, gate_in = tile.load_shared(in_words, chunk), tile.multiply(in_words)
-    to_b, in_order = tile.pair_halves(rows_to_b(spec)), tile.select_or_zero(rows_in_order(spec))
+    to_b, in_order = tile.pair_halves(pieces.rows_to_b(spec)), tile.select_or_zero(pieces.rows_in_order(spec))
     log_width = 5 + int(half)
     in_tiles, out_tiles, k1_tiles = (
         spec.contracted // 8,
@@ -100,46 +84,42 @@ def build(tile: Any, spec: Spec) -> Any:
     )  # of both parts together
     load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma(k1_tiles, 4, in_tiles)
     pack_outer, multiply_outer = tile.pack(n1), tile.multiply_complex(n1 // 2)
-    load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(twiddle_pairs(spec))
-    put_first = tile.store_shared_pieces(outer_writes(spec))
+    load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(pieces.twiddle_pairs(spec))
+    put_first = tile.store_shared_pieces(pieces.outer_writes(spec))
     # M
     load_own_factor, stage2 = tile.load_global(4, 4), tile.mma(1, 4, 1)
-    get_middle = tile.load_pieces(MIDDLE_READS, 8)
+    get_middle = tile.load_pieces(pieces.MIDDLE_READS, 8)
     pack8, multiply_inner = tile.pack(2 * inner), tile.multiply_complex(inner)
-    put_middle = tile.store_shared_pieces(MIDDLE_WRITES)
+    put_middle = tile.store_shared_pieces(pieces.MIDDLE_WRITES)
     # B
-    get_tile = tile.load_pieces(INNER_READS, 2 * inner)
+    get_tile = tile.load_pieces(pieces.INNER_READS, 2 * inner)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
     stage3, stage3i = (tile.dft_rows(1, 2, 1, inverse=way) for way in (False, True))
     stage4, stage4i = (tile.dft_columns(1, 2, 1, inverse=way) for way in (False, True))
-    to_a = tile.select(columns_to_a(n3, n4))
-    transpose = tile.transpose(rows_of_tile_to_b(n3, n4))
-    put_tile = tile.store_shared_pieces(INNER_WRITES)
-    mirror = tile.select(mirror_registers(n3, n4))
+    to_a, transpose = tile.select(columns_to_a(n3, n4)), tile.transpose(rows_of_tile_to_b(n3, n4))
+    put_tile, mirror = tile.store_shared_pieces(pieces.INNER_WRITES), tile.select(mirror_registers(n3, n4))
     multiply_mirror = tile.multiply_mirror(inner, mirror_first=True)
     load_offsets, gather_mirror = tile.gather_halves(2 * inner)
     put_registers = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))
     # M'
-    get_back, back_to_b = tile.load_pieces(back_reads(spec), 8), tile.pair_halves(BACK_PAIRS)
-    put_back = tile.store_shared_pieces(BACK_WRITES)
+    get_back, back_to_b = tile.load_pieces(pieces.back_reads(spec), 8), tile.pair_halves(pieces.BACK_PAIRS)
+    put_back = tile.store_shared_pieces(pieces.BACK_WRITES)
     # C
-    load_outer_i, get_last = tile.load_global(n1, 4), tile.load_pieces(outer_reads(spec), n1)
-    last_to_b, last_in_order = tile.pair_halves_swapped(outer_pairs(spec)), tile.select(outer_in_order(spec))
+    load_outer_i, get_last = tile.load_global(n1, 4), tile.load_pieces(pieces.outer_reads(spec), n1)
+    last_to_b = tile.pair_halves_swapped(pieces.outer_pairs(spec))
+    last_in_order = tile.select(pieces.outer_in_order(spec))
     load_f1i, stage1i = tile.load_shared(4 * out_tiles * k1_tiles, 4), tile.mma(out_tiles, 4, k1_tiles)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
     weave = tile.select(woven(spec))
-    store_real = tile.store_pieces(output_pieces(spec, 0), halves, guarded=guarded)
-    store_imaginary = tile.store_pieces(output_pieces(spec, kept), halves, guarded=guarded)
-    gather_gate = tile.gather(output_pieces(spec, 0), kept, halves, guarded=guarded)
+    store_real = tile.store_pieces(pieces.output_pieces(spec, 0), halves, guarded=guarded)
+    store_imaginary = tile.store_pieces(pieces.output_pieces(spec, kept), halves, guarded=guarded)
+    gather_gate = tile.gather(pieces.output_pieces(spec, 0), kept, halves, guarded=guarded)
 
     def kernel(
         u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
     ):
-        index = small(lane())
-        w = small(warp())
-        g = small(index >> 2)
-        t = small(index & 3)
-        c = small(4 * index)
+        index, w = small(lane()), small(warp())
+        g, t, c = small(index >> 2), small(index & 3), small(4 * index)
         r = w
         while r < constant_rounds:
             copy_constants(r * 128 + c, words, r * 128 + c)

@@ -25,6 +25,7 @@ made outside the kernel                            called inside
                                                    shared memory
 ``opaque``, ``small``, ``int64``                    ``opaque(n)``: turns of a loop that is not to be unrolled;
                                                    ``small(i)``: an index that fits 32 bits
+``held``                                           ``held(i)``: an index that is worked out here, once
 ``copy_async(halves)``                             ``copy(to_half, source, at, valid)``, zeros where not
                                                    valid; 8, 4, 2 or 1 elements a lane
 ``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, .., to3)``
