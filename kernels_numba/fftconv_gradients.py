@@ -1,6 +1,6 @@
 """Gradients of the fused convolution, from its arguments and the gradient in its result; nothing else is kept.
 
-With y = postgate * c, c = x conv k, x = u * pregate, and e = dy * postgate, per channel (`reference.fftconv_gradients`):
+With y = postgate * c, c = x conv k, x = u * pregate and e = dy * postgate (`reference.fftconv_gradients`), per channel:
 
     du          pregate * (e corr k)       the convolution's kernel with the filter's adjoint spectrum
     dpregate    u * (e corr k)             the same once more, gated by u
@@ -81,20 +81,30 @@ def fftconv_gradients(
     dtype, shape = _dtype_of(u, adapter, "u"), _shape_of(u)
     if isinstance(k, Spectrum):
         if mode not in ("circular", k.mode):
-            raise ValueError(f"mode: the spectrum was prepared for {k.mode}, not {mode}; prepare it with this mode")
-        return FFTConvGradients(k, batch=shape[0], taps=taps, needs=needs)(u, dy, pregate=pregate, postgate=postgate)
+            raise ValueError(
+                f"mode: the spectrum was prepared for {k.mode}, not {mode}; prepare it with this mode"
+            )
+        return FFTConvGradients(k, batch=shape[0], taps=taps, needs=needs)(
+            u, dy, pregate=pregate, postgate=postgate
+        )
     wanted = _wanted(needs)
     known = adapter_of(k, "k")
     if taps not in (None, k.shape[-1]):
         raise ValueError(f"taps: the filter has {k.shape[-1]} taps, not {taps}; leave taps away")
     if known.dtype_name(k) in ("complex64", "complex128") or dtype == "complex64":
-        raise TypeError("u, k: gradients of complex convolutions have no kernels; use reference.fftconv_gradients")
+        raise TypeError(
+            "u, k: gradients of complex convolutions have no kernels; use reference.fftconv_gradients"
+        )
     on_gpu = known.index(k) is not None or device().is_gpu
     prepared: dict[str, Any] = {"length": shape[2], "mode": mode, "dtype": dtype, "plan": plan}
     prepared |= {"channels": shape[1], "products": products, "scaled": True if on_gpu else None}
     correlate = "u" in wanted or ("pregate" in wanted and pregate is not None)
     convolve = "postgate" in wanted and postgate is not None
-    gradient = _gradient(shape, int(k.shape[-1]), mode, dtype, products, plan, len(k.shape) == 1) if "k" in wanted else None
+    gradient = (
+        _gradient(shape, int(k.shape[-1]), mode, dtype, products, plan, len(k.shape) == 1)
+        if "k" in wanted
+        else None
+    )
     run = _Run(
         FFTConv(prepare_adjoint(k, **prepared), batch=shape[0]) if correlate else None,
         FFTConv(prepare_filter(k, **prepared), batch=shape[0]) if convolve else None,
@@ -137,7 +147,9 @@ class FFTConvGradients:
             )
         wanted = _wanted(needs)
         if spectrum.dtype == "complex64":
-            raise TypeError("spectrum: gradients of complex convolutions have no kernels; use reference.fftconv_gradients")
+            raise TypeError(
+                "spectrum: gradients of complex convolutions have no kernels; use reference.fftconv_gradients"
+            )
         if spectrum.adjoint is None and ("u" in wanted or "pregate" in wanted):
             raise ValueError(
                 "spectrum: gradients in u and pregate need the filter's adjoint spectrum; "
@@ -215,7 +227,9 @@ class _Run:
                     "converted silently"
                 )
             if adapter.index(x) != index:
-                raise ValueError(f"{name} and u are in different places; move them to one GPU, or to host memory")
+                raise ValueError(
+                    f"{name} and u are in different places; move them to one GPU, or to host memory"
+                )
             if not adapter.contiguous(x):
                 raise ValueError(
                     f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
@@ -225,11 +239,15 @@ class _Run:
                 raise TypeError(f"{name}: {objection}")
         return first, index
 
-    def _filter(self, u: Any, dy: Any, pregate: Any, postgate: Any, adapter: Adapter, index: int | None) -> Any:
+    def _filter(
+        self, u: Any, dy: Any, pregate: Any, postgate: Any, adapter: Adapter, index: int | None
+    ) -> Any:
         assert self.gradient is not None
         if index is not None:
             return self.gradient.launch(u, dy, pregate, postgate, adapter=adapter, index=index)
-        host = [None if x is None else adapter_of(x, "u").host(x) for x in (u, dy, pregate, postgate)]
+        host: list[Any] = [
+            None if x is None else adapter_of(x, "u").host(x) for x in (u, dy, pregate, postgate)
+        ]
         if not device().is_gpu:
             return self._as_given(self.gradient.run_cpu(*host)[0], u)
         from kernels_numba.launch import DeviceBuffer, device_index
@@ -258,7 +276,9 @@ class _Run:
 def _wanted(needs: Iterable[str]) -> frozenset[str]:
     wanted = frozenset((needs,) if isinstance(needs, str) else needs)
     if not wanted <= frozenset(NEEDS):
-        raise ValueError(f"needs: accepted are {', '.join(NEEDS)}; got {', '.join(sorted(wanted - frozenset(NEEDS)))}")
+        raise ValueError(
+            f"needs: accepted are {', '.join(NEEDS)}; got {', '.join(sorted(wanted - frozenset(NEEDS)))}"
+        )
     return wanted
 
 
@@ -271,4 +291,6 @@ def _gradient(
     plan: Plan | None,
     shared: bool,
 ) -> FilterGradient:
-    return FilterGradient(shape, taps=taps, mode=mode, dtype=dtype, products=products, plan=plan, shared=shared)
+    return FilterGradient(
+        shape, taps=taps, mode=mode, dtype=dtype, products=products, plan=plan, shared=shared
+    )

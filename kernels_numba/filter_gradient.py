@@ -1,14 +1,14 @@
 """From sums over the batch, conj(Z) W at the bins of each channel, back to a gradient in taps.
 
-The adjoint of `filter_transform`, in fp32: the sums of all shares of the batch are added, first to last, and N points go
-through device memory once for each factor, as there; the last pass reads each tap's place on the circle.
+The adjoint of `filter_transform`, in fp32: the sums of all shares of the batch are added, first to last, and N points
+go through device memory once for each factor, as there; the last pass reads each tap's place on the circle.
 
     bins     sums in the kernel's order, shares added -> points after the first pass, times twiddles
     next     `filter_transform`'s passes, in place
     taps     the place of a tap, or the sum of its two places -> dk [H, K], float32
 
-The passes transform forwards: the inverse transform of S at t is the forward one at -t, over N. A unitary transform of z
-and of w has N times as much in their product, so no factor is left but the DFT factors' own scales.
+The passes transform forwards: the inverse transform of S at t is the forward one at -t, over N. Unitary transforms of z
+and of w make that N disappear, so no factor is left but the DFT factors' own scales.
 """
 
 from __future__ import annotations
@@ -178,6 +178,6 @@ def jobs(n: int, rows: int, shares: int, taps: int, places: int, factor: float) 
             spec = filter_transform.Spec("next", radix, dtype="fp16")
             found.append(Job(spec, grid, names, (butterflies, step, starts[i])))
     items = rows * taps
-    spec = Spec("taps", places=places)
-    found.append(Job(spec, -(-items // THREADS), ("points", "taps", "dk"), (factor, taps, items, n)))
+    last = Spec("taps", places=places)
+    found.append(Job(last, -(-items // THREADS), ("points", "taps", "dk"), (factor, taps, items, n)))
     return tuple(found)

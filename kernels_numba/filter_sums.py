@@ -24,6 +24,8 @@ from monarch import Plan
 
 CPU_WORKERS = 8
 
+Launch = Callable[..., None]
+
 
 class FilterGradient:
     """The gradient in a filter [H, K], or [K] if ``shared``, for one batch size and length.
@@ -60,14 +62,14 @@ class FilterGradient:
                 f"k: gradients in the filter are computed with fp16 and bf16 products, these are {self.products}; "
                 'leave "k" out of needs, convert the sequences, or use reference.fftconv_gradients'
             )
-        batch, channels, length = shape
+        length = shape[2]
         limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
         need = points_needed(mode, length, taps)
         self.plan = gradient_families.choose(length, need, plan, limit, circular=mode == "circular")
         family = gradient_families.family_of(self.plan)
         assert family is not None
         self.family = family
-        self.pairs = -(-batch // 2)
+        self.pairs = -(-shape[0] // 2)
         self._launches: dict[tuple, tuple] = {}
 
     def spec(
@@ -123,7 +125,10 @@ class FilterGradient:
         sums = adapter.empty(index, (rows, parts, 2 * n), np.float32)
         points = adapter.empty(index, (count, 2 * n), np.float32)
         dk = adapter.empty(index, (self.taps,) if self.shared else (rows, self.taps), np.float32)
-        at = {name: adapter_of(x, name).pointer(x) for name, x in (("sums", sums), ("points", points), ("dk", dk))}
+        at = {
+            name: adapter_of(x, name).pointer(x)
+            for name, x in (("sums", sums), ("points", points), ("dk", dk))
+        }
         run(stream, *given, at["sums"])
         at |= {name: buffer.pointer for name, buffer in constants.items()}
         advance = {"sums": 8 * n * parts, "dk": 4 * self.taps}
@@ -153,7 +158,7 @@ class FilterGradient:
         rows, parts = self.rows(shares)
         count = max(1, min(rows, filter_transform.WORKSPACE_BYTES // (8 * self.plan.n)))
         tables = _device_tables(self.plan.n, self.family, spec, self.mode, self.shape[2], self.taps, index)
-        chunks = []
+        chunks: list[tuple[int, list[tuple[tuple[str, ...], Launch]]]] = []
         for first in range(0, rows, count):
             length = min(count, rows - first)
             if chunks and chunks[-1][0] == length:
@@ -216,7 +221,9 @@ class FilterGradient:
         ]
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
         counters = machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
-        arrays = {"sums": sums, "points": points, "dk": dk} | {name: x.reshape(-1) for name, x in host.items()}
+        arrays = {"sums": sums, "points": points, "dk": dk} | {
+            name: x.reshape(-1) for name, x in host.items()
+        }
         after = Machine()
         for job in self.jobs(spec, rows, parts, host["taps"].shape[0]):
             vocabulary = tile(after, job.spec.dtype, "float")
@@ -257,6 +264,3 @@ def _device_operands(family: Any, key: tuple, index: int) -> tuple[Any, ...]:
     from kernels_numba.launch import DeviceBuffer
 
     return tuple(DeviceBuffer.of(words, index) for words in family.operands(*key))
-
-
-Launch = Callable[..., None]

@@ -1,12 +1,12 @@
 """The filter's gradient in spectra, order 3: a block transforms pairs of u and of dy and sums conj(Z) W over the batch.
 
 As `gradient_warp`, with the first stages of `fused_block`: the outer one by all warps (A), and after an exchange in
-shared memory the two inner ones, each warp for its k1 (B). Of a pair's u the spectrum Z takes the room, in the exchange,
-of what it was made from; dy has an exchange of its own, and where W is ready conj(Z) W is added to the sums.
+shared memory the two inner ones, each warp for its k1 (B). Of a pair's u the spectrum Z takes the room, in the
+exchange, of what it was made from; dy has an exchange of its own, and where W is ready conj(Z) W is added to the sums.
 
 The frequencies of a long transform are dealt to several units of work: one has 16 k1 (8 and their mirrors) of N1 and
-does that part of the outer stage alone, so its exchanges and sums are a part of the whole, and no product is done twice.
-It reads all of its input, as the units beside it do at about the same time: that comes from the L2 cache.
+does that part of the outer stage alone, so its exchanges and sums are a part of the whole, and no product is done
+twice. It reads all of its input, as the units beside it do at about the same time: that comes from the L2 cache.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ def build(tile: Any, spec: Spec) -> Any:
     Arguments of the kernel: as `gradient_warp.build`, with the outer twiddles ``tables`` after the constants, and
     ``sums`` [units, N / parts, 2]; a unit is a channel, a share of its pairs and a part of its frequencies.
     """
-    n1, n2, n3, q = spec.n1, spec.n2, spec.n3, spec.q
+    n2, n3, q = spec.n2, spec.n3, spec.q
     warps, halves, guarded, ring, parts = spec.warps, spec.halves, spec.guarded, spec.ring, spec.parts
     gated_in, gated_out, gated = spec.pregate, spec.postgate, spec.pregate or spec.postgate
-    in_registers, in_shared, tables_shared = spec.sums == "registers", spec.sums == "shared", spec.tables_shared
+    in_registers, in_shared, tables_shared = (
+        spec.sums == "registers",
+        spec.sums == "shared",
+        spec.tables_shared,
+    )
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
-    strips, my_strips, my_rows = spec.strips, spec.strips // warps, spec.slots // warps
+    my_strips, my_rows = spec.strips // warps, spec.slots // warps
     outer = rows // 8 * 4  # registers of the real parts of a packed strip
     inner = q // 64  # registers of the real parts of a packed inner matrix
     log_per_row = (n3 // 16).bit_length() - 1
@@ -100,7 +104,21 @@ def build(tile: Any, spec: Spec) -> Any:
     load_sums = tile.load_shared(4 * inner, 4)
 
     def kernel(
-        u, pre, dy, post, words, tables, sums, units, workers, shares, per_share, pairs, batch, channels, length
+        u,
+        pre,
+        dy,
+        post,
+        words,
+        tables,
+        sums,
+        units,
+        workers,
+        shares,
+        per_share,
+        pairs,
+        batch,
+        channels,
+        length,
     ):
         index = small(lane())
         w = small(warp())
@@ -189,7 +207,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         x = join(first_to_b(u1), second_to_b(u2))
                         warp_sync()
                     if copy_unit < units:
-                        shift = small((copy_strip >> log_per_row) * (2 * n3) + 16 * (copy_strip & (n3 // 16 - 1)))
+                        shift = small(
+                            (copy_strip >> log_per_row) * (2 * n3) + 16 * (copy_strip & (n3 // 16 - 1))
+                        )
                         e = small(copy_from + shift)
                         base = (2 * int64(copy_p) * channels + copy_h) * length
                         for i in range(2):
@@ -202,13 +222,27 @@ def build(tile: Any, spec: Spec) -> Any:
                                 copy_rows(u, source, limit, e, i0, i1, i0, i1)
                                 if gated_in:
                                     copy_rows(
-                                        pre, source, limit, e, i0 + gate_at, i1 + gate_at, i0 + gate_at, i1 + gate_at
+                                        pre,
+                                        source,
+                                        limit,
+                                        e,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
                                     )
                             else:
                                 copy_rows(dy, source, limit, e, i0, i1, i0, i1)
                                 if gated_out:
                                     copy_rows(
-                                        post, source, limit, e, i0 + gate_at, i1 + gate_at, i0 + gate_at, i1 + gate_at
+                                        post,
+                                        source,
+                                        limit,
+                                        e,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
                                     )
                         copy_strip = small(copy_strip + 1)
                         if copy_strip == end_strip:
@@ -232,7 +266,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         else:
                             z = pack_outer(stage1_later(factor, x))
                         if tables_shared:
-                            z1 = multiply_outer(z, load_table_shared(at_tables + strip * (32 * rows) + c, 128))
+                            z1 = multiply_outer(
+                                z, load_table_shared(at_tables + strip * (32 * rows) + c, 128)
+                            )
                         else:
                             z1 = multiply_outer(
                                 z, load_table(tables, part * part_points + strip * (32 * rows) + c, 128)
@@ -252,7 +288,9 @@ def build(tile: Any, spec: Spec) -> Any:
                     slot = small(w * my_rows + row)
                     at = small(first_get + into_exchange + slot * es)
                     x2 = get_first(at, at, at, at)
-                    z2 = multiply_inner(pack_inner(stage2(load_f2(at_f2 + c, 128), x2)), load_inner(at_t2 + c, 128))
+                    z2 = multiply_inner(
+                        pack_inner(stage2(load_f2(at_f2 + c, 128), x2)), load_inner(at_t2 + c, 128)
+                    )
                     spectrum = stage3(to_a(z2), load_f3(at_f3 + c, 128))
                     at = small(at_exchange + slot * es + c)
                     if side == 0:

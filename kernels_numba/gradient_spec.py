@@ -135,6 +135,11 @@ class Spec:
         return self.n2 // 2 * self.row_pair_words + 4
 
     @property
+    def pair_words(self) -> int:
+        """Two of them."""
+        return 2 * self.row_words
+
+    @property
     def exchange_words(self) -> int:
         """One exchange, of u or of dy."""
         return self.slots * self.row_words
@@ -153,7 +158,9 @@ class Spec:
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         words = self.factor_words + 2 * self.exchange_words + self.warps * self.ring * self.stage_words
-        words += (self.n if self.tables_shared else 0) + (2 * self.slots * self.q if self.sums == "shared" else 0)
+        words += (self.n if self.tables_shared else 0) + (
+            2 * self.slots * self.q if self.sums == "shared" else 0
+        )
         return 4 * words
 
 
@@ -178,22 +185,35 @@ def make_spec(
         )
     n1, n2, n3 = plan.factors
     _, warps, ring, tables_shared, sums = TUNED[plan.factors]
-    choices = {"warps": warps, "ring": ring, "tables_shared": tables_shared, "sums": sums} | choices
+    chosen: dict[str, Any] = {
+        "warps": warps,
+        "ring": ring,
+        "tables_shared": tables_shared,
+        "sums": sums,
+    } | choices
     signal = plan.signal or plan.n
     rows_in = 16 * -(-signal // (16 * n2 * n3)) if n1 >= 16 else 16
     guarded = signal < plan.n if guarded is None else guarded
-    spec = Spec(n1, n2, n3, dtype, rows_in, halves, guarded, pregate, postgate, **choices)
-    fewer = {"warps": 4, "sums": "global"} if spec.sums == "registers" else {"sums": "global"}
-    for smaller in ({"tables_shared": False}, {"ring": 1}, fewer, {"warps": 4}, {"warps": 2}):
+    spec = Spec(n1, n2, n3, dtype, rows_in, halves, guarded, pregate, postgate, **chosen)
+    in_registers = spec.sums == "registers"  # where two k1 a warp have room, so not with fewer warps
+    fewer: dict[str, Any] = {"sums": "global"} | ({"warps": min(4, spec.warps)} if in_registers else {})
+    steps: tuple[dict[str, Any], ...] = (
+        {"tables_shared": False},
+        {"ring": 1},
+        fewer,
+        {"warps": min(4, spec.warps)},
+        {"warps": min(2, spec.warps)},
+    )
+    for less in steps:
         if spec.shared_bytes > shared_limit:
-            spec = replace(spec, **{k: v if isinstance(v, str) else min(getattr(spec, k), v) for k, v in smaller.items()})
+            spec = replace(spec, **less)
     return spec
 
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
     blocks, warps = TUNED[spec.n1, spec.n2, spec.n3][:2]
-    return min(2, blocks * warps // spec.warps)
+    return blocks * warps // max(spec.warps, 4)
 
 
 def operand_key(spec: Spec) -> tuple:

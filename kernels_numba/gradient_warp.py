@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
-from kernels_numba.fused_warp import FACTORS, HALVES_PER_COPY, _copy_pieces
+from kernels_numba.fused_warp import FACTORS, HALVES_PER_COPY, copy_pieces
 from kernels_numba.operands import columns_to_a, factor_scale
 from kernels_numba.tile import layout
 from kernels_numba.warp_operands import _maps, constants
@@ -143,7 +143,11 @@ def build(tile: Any, spec: Spec) -> Any:
     total = spec.constant_words
     constant_rounds = total // 128
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
-    copy_rows, gate_at, n = tile.copy_pieces(_copy_pieces(spec, swizzle), halves, guarded=guarded), 4 * sequence_words, spec.n
+    copy_rows, gate_at, n = (
+        tile.copy_pieces(copy_pieces(spec, swizzle), halves, guarded=guarded),
+        4 * sequence_words,
+        spec.n,
+    )
 
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -153,7 +157,12 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.small,
         tile.int64,
     )
-    barrier, warp_sync, commit, copy_constants = tile.barrier, tile.warp_sync, tile.commit, tile.copy_words_async
+    barrier, warp_sync, commit, copy_constants = (
+        tile.barrier,
+        tile.warp_sync,
+        tile.commit,
+        tile.copy_words_async,
+    )
     wait_all, wait_input = tile.wait(0), tile.wait(1)
     chunk = column_tiles // 2  # words of a lane's contiguous columns
     load_rows = tile.load_shared(4 * in_tiles * chunk, chunk)
@@ -162,7 +171,12 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)
     stage1 = tile.dft_rows(row_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
     stage2 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=False)
-    pack, multiply, gate, join = tile.pack(2 * packed), tile.multiply_complex(packed), tile.multiply(read), tile.join
+    pack, multiply, gate, join = (
+        tile.pack(2 * packed),
+        tile.multiply_complex(packed),
+        tile.multiply(read),
+        tile.join,
+    )
     to_b = tile.pair_halves(
         tuple(
             ((4 * k + 2 * r) * chunk + j // 2, (4 * k + 2 * r + 1) * chunk + j // 2, j % 2)
@@ -172,7 +186,11 @@ def build(tile: Any, spec: Spec) -> Any:
         )
     )
     to_a = tile.select(columns_to_a(n1, n2))
-    no_sums, correlate, store_sums = tile.no_sums(packed), tile.correlate(packed), tile.store_sums_global(packed)
+    no_sums, correlate, store_sums = (
+        tile.no_sums(packed),
+        tile.correlate(packed),
+        tile.store_sums_global(packed),
+    )
     correlate_shared, load_sums = tile.correlate_shared(packed), tile.load_shared(4 * packed, 4)
     clear = tile.store_shared_pieces(tuple((0, 128 * i, (0, 0, 0, 0)) for i in range(packed)))
 
@@ -196,7 +214,7 @@ def build(tile: Any, spec: Spec) -> Any:
         my_sums = small(mine + 2 * stage_words + c)
         column = small(g * chunk)
         read_at = small(mine + t * row_words + (((column >> 2) ^ (t & swizzle)) << 2) + (column & 3))
-        # Where this lane's copies come from and go to; see `fused_warp._copy_pieces`.
+        # Where this lane's copies come from and go to; see `fused_warp.copy_pieces`.
         copy_from = small(index * halves)
         copy_column = small(copy_from & column_mask)
         copy_row = small(copy_from >> log_columns)

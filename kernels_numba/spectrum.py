@@ -105,7 +105,9 @@ def prepare_filter(
     made = _prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=False)
     if not gradients:
         return made
-    return replace(made, adjoint=_prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True))
+    return replace(
+        made, adjoint=_prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
+    )
 
 
 def prepare_adjoint(

@@ -64,7 +64,7 @@ class CpuCorrelation:
         add, store = self.correlate(count), self.store_sums_global(count)
 
         def put(target: Buffer, at: Any, z: Fragment, w: Fragment) -> None:
-            where = self._quads(at, count)
+            where = self._sums_at(at, count)
             target.check(where[:, 0], 4)
             self.machine.counters.add_bytes("global_read_bytes", target.name, 16 * count * WARP)
             store(target, at, add(target.data[where].reshape(4 * count, WARP), z, w))
@@ -75,7 +75,7 @@ class CpuCorrelation:
         """Sums, or their words, to global memory."""
 
         def store(target: Buffer, at: Any, sums: Fragment) -> None:
-            where = self._quads(at, count)
+            where = self._sums_at(at, count)
             target.check(where[:, 0], 4)
             target.data[where] = np.ascontiguousarray(sums).view(np.float32).reshape(count, 4, WARP)
             self.machine.counters.add_bytes("global_written_bytes", target.name, 16 * count * WARP)
@@ -83,7 +83,7 @@ class CpuCorrelation:
         return store
 
     @staticmethod
-    def _quads(at: Any, count: int) -> NDArray[np.int64]:
+    def _sums_at(at: Any, count: int) -> NDArray[np.int64]:
         """Where the sums lie: [count, 4, 32]."""
         return _lanes(at) + QUAD * np.arange(count)[:, None, None] + np.arange(4)[:, None]
 

@@ -45,7 +45,9 @@ class GpuCorrelation:
             result = types.UniTuple(types.float32, 4 * count)
 
             def codegen(context, builder, signature, args):
-                return pack_tuple(context, builder, signature.return_type, [ir.Constant(F32, 0.0)] * 4 * count)
+                return pack_tuple(
+                    context, builder, signature.return_type, [ir.Constant(F32, 0.0)] * 4 * count
+                )
 
             return result(), codegen
 
@@ -62,7 +64,9 @@ class GpuCorrelation:
             def codegen(context, builder, signature, args):
                 sums = unpack(builder, args[0], 4 * count)
                 for i in range(count):
-                    sums[4 * i : 4 * i + 4] = _quad(builder, sums[4 * i : 4 * i + 4], args[1:], i, count, widen)
+                    sums[4 * i : 4 * i + 4] = _quad(
+                        builder, sums[4 * i : 4 * i + 4], args[1:], i, count, widen
+                    )
                 return pack_tuple(context, builder, signature.return_type, sums)
 
             return result(sums, z, w), codegen
@@ -83,7 +87,9 @@ class GpuCorrelation:
                     words = load_shared_words(builder, address, 4 * QUAD * i, 4)
                     sums = [builder.bitcast(x, F32) for x in words]
                     sums = _quad(builder, sums, args[1:], i, count, widen)
-                    store_shared_words(builder, address, 4 * QUAD * i, [builder.bitcast(x, I32) for x in sums])
+                    store_shared_words(
+                        builder, address, 4 * QUAD * i, [builder.bitcast(x, I32) for x in sums]
+                    )
                 return context.get_dummy_value()
 
             return signature, codegen
@@ -149,7 +155,7 @@ def _quad(builder: Any, sums: list, operands: Any, i: int, count: int, widen: An
     for e in range(2):
         wr, wi = (builder.extract_value(w, 2 * j + e) for j in (i, i + count))
         re, im = sums[2 * e : 2 * e + 2]
-        less = builder.fneg(imaginary[e])
+        less = builder.fsub(ir.Constant(F32, -0.0), imaginary[e])
         for left, right in ((real[e], wr), (imaginary[e], wi)):
             re = asm(builder, F32, [left, right, re], FUSED, "=f,f,f,f")
         for left, right in ((real[e], wi), (less, wr)):
