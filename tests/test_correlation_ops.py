@@ -7,7 +7,7 @@ import pytest
 import tiny_correlation
 from hardware import gather, halves, slots_a, slots_b, slots_c
 from numpy.typing import NDArray
-from tiny_correlation import COUNT, KERNELS, POINTS, SIZE, SUMS, Data, Tiny, data_for, run_cpu
+from tiny_correlation import CONSTANTS, COUNT, KERNELS, SIZE, SUMS, Data, Tiny, data_for, run_cpu
 
 LANES = range(32)
 cases = pytest.mark.parametrize("spec", KERNELS, ids=lambda spec: f"{spec.name}-{spec.dtype}")
@@ -58,12 +58,24 @@ def expected(spec: Tiny, data: Data, n: int) -> NDArray[np.float32]:
         out[:size] = summed(data, spec.dtype, n, zero)
     elif spec.name == "correlate_global":
         out[SUMS : SUMS + size] = summed(data, spec.dtype, n, out[SUMS : SUMS + size])
-    elif spec.name == "bins":
-        points = data.f.reshape(-1, 2)
-        for i in range(POINTS):
+    elif spec.name == "hermitian":
+        points, numbers = data.f.astype(np.float64).reshape(-1, 2), data.w
+        for i, constant in enumerate(CONSTANTS):
             for lane in range(30):
-                total = points[lane + 32 * i] + points[n + data.w[lane + 40 * i]]
-                out[2 * (lane + 32 * i) :][:2] = total
+                k = lane + constant
+                a, b, c, e = (complex(*points[n + numbers[4 * k + j]]) for j in range(4))
+                one, two = a + b.conjugate(), c + e.conjugate()
+                w, before = complex(*points[k]), complex(*points[lane + 32 * i])
+                total = before + (one + two) + 1j * w * (one - two)
+                out[2 * (lane + 32 * i) :][:2] = total.real, total.imag
+    elif spec.name == "gather_shared":
+        shared = data.w[:512].view(np.float32)
+        for i, lane in np.ndindex(2, 32):
+            place = data.w[600 + lane + 40 * i]
+            out[2 * lane + i] = shared[n + place] if lane < 29 and place >= 0 else 0
+    elif spec.name == "plus":
+        for i in range(2):
+            out[64 * i : 64 * i + 64] = data.f[64 * i : 64 * i + 64] + data.f[400 + 64 * i : 464 + 64 * i]
     else:
         for lane in range(30):
             places = [data.w[lane], data.w[lane + 40]]
@@ -84,6 +96,9 @@ def test_cpu_body(spec: Tiny, seed: int) -> None:
     data = data_for(spec, seed)
     got, counters = run_cpu(spec, data, 2)
     wanted = expected(spec, data, 2)
+    if spec.name == "hermitian":
+        assert np.isclose(got, wanted, rtol=1e-6, atol=1e-5).all()
+        return
     if spec.dtype == "fp32":
         assert_same(got, wanted)
         return

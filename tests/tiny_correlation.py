@@ -21,7 +21,7 @@ SIGNATURE = ("WORDS", "FLOATS", "FLOATS", "INT")
 SIZE = 2048
 COUNT = 3  # registers of z in each part
 SUMS = 1024
-POINTS = 5
+CONSTANTS = (0, 40, 33)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def data_for(spec: Tiny, seed: int = 0) -> Data:
     draw = np.random.default_rng(seed)
     floats = draw.standard_normal(SIZE).astype(np.float32)
     if spec.dtype == "fp32":
-        return Data(draw.integers(-1 if spec.name == "taps" else 0, 300, SIZE).astype(np.int32), floats)
+        least = -1 if spec.name in ("taps", "gather_shared") else 0
+        return Data(draw.integers(least, 300, SIZE).astype(np.int32), floats)
     noise = draw.standard_normal(2 * SIZE)
     noise[draw.integers(0, 2 * SIZE, 40)] = draw.choice([np.nan, np.inf, -np.inf, 0.0, 1e-7], 40)
     return Data(noise.astype(HALF[spec.dtype]).view(np.int32), floats)
@@ -165,15 +166,47 @@ def correlate_shared(tile: Any) -> Callable:
     return kernel
 
 
-@tiny("bins", "fp32")
-def bins(tile: Any) -> Callable:
-    """POINTS points a lane from places 40 words apart, of a row of points that begins at n, added to as many others."""
-    lane, load, add = tile.lane, tile.load_strided(POINTS), tile.add_bins(POINTS)
-    store = tile.store_strided(POINTS)
+@tiny("hermitian", "fp32")
+def hermitian(tile: Any) -> Callable:
+    """Points lane + CONSTANTS of a row of points that begins at n, added to as many others."""
+    lane, load, add = tile.lane, tile.load_strided(len(CONSTANTS)), tile.add_hermitian(CONSTANTS)
+    store = tile.store_strided(len(CONSTANTS))
 
     def kernel(w, f, out, n):
         l = lane()  # noqa: E741
-        store(out, l, 32, l < 30, add(load(f, l, 32), f, n, w, l, 40))
+        store(out, l, 32, l < 30, add(load(f, l, 32), f, n, w, f, l))
+
+    return kernel
+
+
+@tiny("gather_shared", "fp32")
+def gather_shared(tile: Any) -> Callable:
+    """Two floats a lane of shared memory, beyond the n-th; none for the last lanes, or where the place is negative."""
+    lane, load, put = tile.lane, tile.load_global(4, 4), tile.store_shared_pieces(((0, 0, (0, 1, 2, 3)),))
+    gather, store, sync = tile.gather_shared(2), tile.store_strided(1), tile.warp_sync
+
+    def kernel(w, f, out, n):
+        l = lane()  # noqa: E741
+        turn = 0
+        while turn < 4:
+            at = 128 * turn + 4 * l
+            put(at, at, at, at, load(w, at, 1))
+            turn += 1
+        sync()
+        keep = l < 29
+        store(out, l, 32, True, gather(n, w, (l + 600) * keep + keep - 1, 40))
+
+    return kernel
+
+
+@tiny("plus", "fp32")
+def plus(tile: Any) -> Callable:
+    """Sums of complex points."""
+    lane, load, add, store = tile.lane, tile.load_strided(2), tile.plus(4), tile.store_strided(2)
+
+    def kernel(w, f, out, n):
+        l = lane()  # noqa: E741
+        store(out, l, 32, True, add(load(f, l, 32), load(f, l + 200, 32)))
 
     return kernel
 

@@ -94,19 +94,68 @@ class CpuBins:
     machine: Machine
     _points_at: Callable
 
-    def add_bins(self, count: int) -> Callable:
-        """so_far + complex points of global memory, by their places."""
+    def add_hermitian(self, constants: tuple[int, ...]) -> Callable:
+        """so_far + p + i w d: points of a half-length transform from four of the whole one each."""
+        apart = np.array(constants)[:, None]
+        count = len(constants)
 
-        def add(so_far: Fragment, source: Buffer, base: Any, places: Buffer, at: Any, step: Any) -> Fragment:
-            where = _lanes(at) + np.arange(count)[:, None] * int(step)
-            places.check(where, 1)
+        def add(
+            so_far: Fragment, source: Buffer, base: Any, places: Buffer, roots: Buffer, k: Any
+        ) -> Fragment:
+            number = _lanes(k) + apart
+            places.check(4 * number, 4)
+            roots.check(2 * number, 2)
             counters = self.machine.counters
-            counters.add_bytes("global_read_bytes", places.name, 4 * where.size)
-            counters.fp32_flops += 2 * where.size
+            counters.add_bytes("global_read_bytes", places.name, 16 * number.size)
+            counters.add_bytes("global_read_bytes", roots.name, 8 * number.size)
+            counters.fp32_flops += 18 * number.size
+            at = (places.data[4 * number + i].astype(np.int64) for i in range(4))
+            a, b, c, e = (np.split(self._points_at(source, _lanes(base) + x), 2) for x in at)
+            cosine, sine = roots.data[2 * number], roots.data[2 * number + 1]
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                return so_far + self._points_at(source, _lanes(base) + places.data[where].astype(np.int64))
+                one, two = (a[0] + b[0], a[1] - b[1]), (c[0] + e[0], c[1] - e[1])
+                (pr, dr), (pi, di) = ((x + y, x - y) for x, y in zip(one, two, strict=True))
+                re = fma(-cosine, di, fma(-sine, dr, so_far[:count] + pr))
+                im = fma(-sine, di, fma(cosine, dr, so_far[count:] + pi))
+                return np.concatenate([re, im])
 
         return add
+
+    def gather_shared(self, count: int) -> Callable:
+        """Float32 of shared memory at the words that a table says; zero where it, or its index, is negative."""
+
+        def gather(word: Any, table: Buffer, at: Any, step: Any) -> Fragment:
+            first, word = _lanes(at), _lanes(word)
+            inside = first >= 0
+            out = np.zeros((count, WARP), np.float32)
+            machine = self.machine
+            for i in range(count):
+                where = (first + i * int(step))[inside]
+                table.check(where, 1)
+                machine.counters.add_bytes("global_read_bytes", table.name, 4 * where.size)
+                entry = np.full(WARP, -1, np.int64)
+                entry[inside] = table.data[where]
+                keep = entry >= 0
+                if keep.any():
+                    # Lanes without a value read what another reads, for the checks.
+                    index = word + np.where(keep, entry, 0)
+                    index = np.where(keep, index, index[keep][0])
+                    machine.count_shared(index, 1, write=False)
+                    words = machine.shared.read(machine.warp, index, machine.epoch)
+                    out[i, keep] = words.view(np.float32)[keep]
+            return out
+
+        return gather
+
+    def plus(self, count: int) -> Callable:
+        """Elementwise sum of float32."""
+
+        def added(a: Fragment, b: Fragment) -> Fragment:
+            self.machine.counters.fp32_flops += a.size
+            with np.errstate(over="ignore", invalid="ignore"):
+                return a + b
+
+        return added
 
     def scaled_total(self, count: int) -> Callable:
         """The sum of registers, first to last, times a factor."""
