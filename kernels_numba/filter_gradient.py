@@ -291,13 +291,12 @@ def family(spec: Any) -> Any:
         "taps": ("FLOATS", "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
         "total": ("FLOATS", "FLOATS", "INT", "INT", "INT"),
     }[spec.kind]
-    blocks = max(1, 512 // (32 * spec.warps)) if spec.factors else 1
     return SimpleNamespace(
         __name__=__name__,
         build=build,
         SIGNATURE=signature,
         VOCABULARY="float",
-        min_blocks=lambda spec: blocks,
+        min_blocks=lambda spec: 1,
     )
 
 

@@ -251,7 +251,7 @@ class _Launches:
         gradient, stream, empty = self.gradient, adapter.stream(index), adapter.empty
         channels, taps, n = gradient.shape[1], gradient.taps, gradient.plan.n
         sums = empty(index, (channels, self.shares, 2 * n), np.float32)
-        points = empty(index, (self.points,), np.float32)
+        points = empty(index, (max(self.points, 1),), np.float32)
         dk = empty(index, (taps,) if gradient.shared else (channels, taps), np.float32)
         partial = [empty(index, (rows, taps), np.float32) for rows in self.rows]
         arrays = {"sums": sums, "points": points, "dk": dk} | {f"rows{i}": x for i, x in enumerate(partial)}
