@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kernels_numba.arrays import Adapter, adapter_of
@@ -282,6 +283,7 @@ def _wanted(needs: Iterable[str]) -> frozenset[str]:
     return wanted
 
 
+@lru_cache(maxsize=64)
 def _gradient(
     shape: tuple[int, int, int],
     taps: int,

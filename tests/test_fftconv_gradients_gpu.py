@@ -1,4 +1,4 @@
-"""Gradients of the fused convolution on a GPU: values, agreement with the CPU body, bits, streams, graphs, libraries."""
+"""Gradients of the fused convolution on a GPU: values, agreement with the CPU body, bits, streams, libraries."""
 
 from math import prod
 from typing import Any
