@@ -19,7 +19,7 @@ from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
 from kernels_numba.spectrum import places_of_taps, points_needed
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES, STORAGE_TYPES
 from monarch import Plan
 
 CPU_WORKERS = 8
@@ -57,16 +57,18 @@ class FilterGradient:
     ) -> None:
         self.shape, self.taps, self.mode, self.dtype = shape, taps, mode, dtype
         self.products, self.shared = products or dtype, shared
-        if self.products not in HALF_TYPES:
+        if self.products not in STORAGE_TYPES:
             raise TypeError(
-                f"k: gradients in the filter are computed with fp16 and bf16 products, these are {self.products}; "
-                'leave "k" out of needs, convert the sequences, or use reference.fftconv_gradients'
+                f"u: gradients in the filter are for fp16, bf16 and fp32 sequences, these are {dtype}; use "
+                "reference.fftconv_gradients"
             )
         length = shape[2]
         limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
         need = points_needed(mode, length, taps)
-        self.plan = gradient_families.choose(length, need, plan, limit, circular=mode == "circular")
-        family = gradient_families.family_of(self.plan)
+        self.plan = gradient_families.choose(
+            length, need, plan, limit, self.products, circular=mode == "circular"
+        )
+        family = gradient_families.family_of(self.plan, self.products)
         assert family is not None
         self.family = family
         self.pairs = -(-shape[0] // 2)
@@ -176,7 +178,10 @@ class FilterGradient:
             Buffer("pregate", _bits(pregate)),
             Buffer("dy", _bits(dy)),
             Buffer("postgate", _bits(postgate)),
-            *(Buffer(name, words) for name, words in zip(("constants", "tables"), constants, strict=False)),
+            *(
+                Buffer(name, words)
+                for name, words in zip(("constants", "tables", "roots"), constants, strict=False)
+            ),
             Buffer("sums", arrays["sums"]),
         ]
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)

@@ -73,6 +73,16 @@ def expected(spec: Tiny, data: Data, n: int) -> NDArray[np.float32]:
         for i, lane in np.ndindex(2, 32):
             place = data.w[600 + lane + 40 * i]
             out[2 * lane + i] = shared[n + place] if lane < 29 and place >= 0 else 0
+    elif spec.name in ("correlate_points", "add_turned"):
+        points = data.f.reshape(-1, 2)
+        for i in range(96):
+            re, im = points[300 + i]
+            (zr, zi), (wr, wi) = points[i], points[100 + i]
+            if spec.name == "add_turned":  # (a + i b) x is conj(a - i b) x
+                (zr, zi), (wr, wi) = (data.f[n], -data.f[n + 1]), points[i]
+            for _ in range(n if spec.name == "correlate_points" else 1):
+                re, im = single(zi, wi, single(zr, wr, re)), single(-zi, wr, single(zr, wi, im))
+            out[2 * i : 2 * i + 2] = re, im
     elif spec.name == "plus":
         for i in range(2):
             out[64 * i : 64 * i + 64] = data.f[64 * i : 64 * i + 64] + data.f[400 + 64 * i : 464 + 64 * i]

@@ -12,7 +12,13 @@ from test_fftconv_gradient_kernels import close
 
 import kernels_numba
 import reference
-from kernels_numba import FFTConvGradients, fftconv_gradients, gradient_families, prepare_filter
+from kernels_numba import (
+    FFTConvGradients,
+    fftconv_gradients,
+    gradient_families,
+    gradient_float,
+    prepare_filter,
+)
 from kernels_numba.arrays import adapter_of
 from kernels_numba.filter_sums import FilterGradient
 from monarch import Plan
@@ -91,6 +97,39 @@ def test_filter_gradient_of_every_plan(
         expected, _, _ = gradient.run_cpu(u, dy, *gates.values())
         apart = reference.filter_gradient_error(found, expected.astype(float), dy, u, pairs=True, **gates)
         assert apart.worst <= 0.4 * bound
+
+
+@pytest.mark.parametrize("factors", gradient_float.FACTORS, ids=str)
+def test_fp32(factors: tuple[int, ...], torch: Any) -> None:
+    n = prod(factors)
+    gated = n in (512, 4096, 12288)
+    mode, length = ("causal", n // 2) if gated else ("circular", n)
+    shape = (3, 2, length)
+    draw = np.random.default_rng(n)
+    u, dy, *both = (draw.standard_normal(shape).astype(np.float32) for _ in range(4 if gated else 2))
+    gates = dict(zip(NAMES[2:], both, strict=False))
+    there = [torch.from_numpy(x).cuda() for x in (u, dy, *both)]
+    gradient = FilterGradient(shape, taps=length, mode=mode, dtype="fp32", plan=Plan(n, factors))
+    assert gradient.plan.factors == factors
+    before, after = there[2:] or (None, None)
+    dk, again = (
+        gradient.launch(*there[:2], before, after, adapter=adapter_of(there[0], "u"), index=0)
+        for _ in range(2)
+    )
+    assert torch.equal(dk, again)
+    k = filters(2, length)
+    exact = reference.fftconv_gradients(dy, u, k, mode=mode, **gates)
+    bound = reference.filter_gradient32_bound(n, terms=2, gates=len(gates)) * scatter(n)
+    reference.check_filter_gradient(dk.cpu().numpy(), exact.k, dy, u, bound=bound, pairs=True, **gates)
+    found = fftconv_gradients(there[0], k, there[1], mode=mode, **dict(zip(gates, there[2:], strict=True)))
+    bound = reference.fft32_bound(n, gates=len(gates)) * scatter(n)
+    pair = {"pregate": gates.get("postgate"), "postgate": gates.get("pregate")}
+    reference.check_close(found.u.cpu().numpy(), exact.u, dy, k, bound=bound, pairs=True, **pair)
+    if gated:
+        pair["postgate"] = u
+        reference.check_close(
+            found.pregate.cpu().numpy(), exact.pregate, dy, k, bound=bound, pairs=True, **pair
+        )
 
 
 def test_both_ways_back_to_taps(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,37 @@ def gather_shared(tile: Any) -> Callable:
     return kernel
 
 
+@tiny("correlate_points", "fp32")
+def correlate_points(tile: Any) -> Callable:
+    """Sums + conj(z) w of three points a lane, n times."""
+    lane, load, add, store = tile.lane, tile.load_strided(3), tile.correlate_points(3), tile.store_strided(3)
+
+    def kernel(w, f, out, n):
+        l = lane()  # noqa: E741
+        sums = load(f, l + 300, 32)
+        turn = 0
+        while turn < n:
+            sums = add(sums, load(f, l, 32), load(f, l + 100, 32))
+            turn += 1
+        store(out, l, 32, True, sums)
+
+    return kernel
+
+
+@tiny("add_turned", "fp32")
+def add_turned(tile: Any) -> Callable:
+    """Points + points times (f[n] + i f[n + 1])."""
+    lane, load, add, store = tile.lane, tile.load_strided(3), tile.add_turned(3), tile.store_strided(3)
+    load_float = tile.load_float
+
+    def kernel(w, f, out, n):
+        l = lane()  # noqa: E741
+        x = add(load(f, l + 300, 32), load(f, l, 32), load_float(f, n), load_float(f, n + 1))
+        store(out, l, 32, True, x)
+
+    return kernel
+
+
 @tiny("plus", "fp32")
 def plus(tile: Any) -> Callable:
     """Sums of complex points."""

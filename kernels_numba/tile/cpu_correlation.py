@@ -147,6 +147,28 @@ class CpuBins:
 
         return gather
 
+    def correlate_points(self, count: int) -> Callable:
+        """Sums + conj(z) w of complex points."""
+
+        def add(sums: Fragment, z: Fragment, w: Fragment) -> Fragment:
+            self.machine.counters.fp32_flops += 8 * count * WARP
+            zr, zi, wr, wi = z[:count], z[count:], w[:count], w[count:]
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                re = fma(zi, wi, fma(zr, wr, sums[:count]))
+                return np.concatenate([re, fma(-zi, wr, fma(zr, wi, sums[count:]))])
+
+        return add
+
+    def add_turned(self, count: int) -> Callable:
+        """so_far + x (re + i im)."""
+        add = self.correlate_points(count)
+
+        def turned(so_far: Fragment, x: Fragment, re: np.float32, im: np.float32) -> Fragment:
+            factor = np.broadcast_to(np.array([[re], [-im]], np.float32), (2, WARP)).repeat(count, axis=0)
+            return add(so_far, factor, x)
+
+        return turned
+
     def plus(self, count: int) -> Callable:
         """Elementwise sum of float32."""
 

@@ -155,14 +155,18 @@ def _quad(builder: Any, sums: list, operands: Any, i: int, count: int, widen: An
     out = []
     for e in range(2):
         wr, wi = (builder.extract_value(w, 2 * j + e) for j in (i, i + count))
-        re, im = sums[2 * e : 2 * e + 2]
-        less = builder.fsub(ir.Constant(F32, -0.0), imaginary[e])
-        for left, right in ((real[e], wr), (imaginary[e], wi)):
-            re = asm(builder, F32, [left, right, re], FUSED, "=f,f,f,f")
-        for left, right in ((real[e], wi), (less, wr)):
-            im = asm(builder, F32, [left, right, im], FUSED, "=f,f,f,f")
-        out += [re, im]
+        out += _conjugate_product(builder, sums[2 * e], sums[2 * e + 1], real[e], imaginary[e], wr, wi)
     return out
+
+
+def _conjugate_product(builder: Any, re: Any, im: Any, zr: Any, zi: Any, wr: Any, wi: Any) -> list:
+    """``re + i im + conj(z) w``, by four fused multiply-adds."""
+    less = builder.fsub(ir.Constant(F32, -0.0), zi)
+    for left, right in ((zr, wr), (zi, wi)):
+        re = asm(builder, F32, [left, right, re], FUSED, "=f,f,f,f")
+    for left, right in ((zr, wi), (less, wr)):
+        im = asm(builder, F32, [left, right, im], FUSED, "=f,f,f,f")
+    return [re, im]
 
 
 def _store_quad(builder: Any, address: Any, i: int, values: list) -> None:
@@ -256,6 +260,46 @@ class GpuBins:
             return result(types.int64, table, types.int64, types.int64), codegen
 
         return gather
+
+    def correlate_points(self, count: int) -> Any:
+        """``op(sums, z, w)``: sums + conj(z) w of ``count`` complex points, real parts first in all three."""
+
+        @intrinsic
+        def add(typing_context, sums, z, w):
+            result = types.UniTuple(types.float32, 2 * count)
+
+            def codegen(context, builder, signature, args):
+                sums, z, w = (unpack(builder, x, 2 * count) for x in args)
+                for i in range(count):
+                    points = [z[i], z[i + count], w[i], w[i + count]]
+                    sums[i], sums[i + count] = _conjugate_product(builder, sums[i], sums[i + count], *points)
+                return pack_tuple(context, builder, signature.return_type, sums)
+
+            return result(sums, z, w), codegen
+
+        return add
+
+    def add_turned(self, count: int) -> Any:
+        """``op(so_far, x, re, im)``: so_far + x (re + i im) of ``count`` complex points."""
+
+        @intrinsic
+        def add(typing_context, so_far, x, re, im):
+            result = types.UniTuple(types.float32, 2 * count)
+
+            def codegen(context, builder, signature, args):
+                total, values = (unpack(builder, a, 2 * count) for a in args[:2])
+                conjugate = builder.fsub(ir.Constant(F32, -0.0), args[3])
+                for i in range(count):
+                    # conj(re - i im) x
+                    points = [args[2], conjugate, values[i], values[i + count]]
+                    total[i], total[i + count] = _conjugate_product(
+                        builder, total[i], total[i + count], *points
+                    )
+                return pack_tuple(context, builder, signature.return_type, total)
+
+            return result(so_far, x, types.float32, types.float32), codegen
+
+        return add
 
     def plus(self, count: int) -> Any:
         """``op(a, b)``: elementwise sum of float32."""
