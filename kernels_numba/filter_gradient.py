@@ -335,5 +335,5 @@ def family(spec: Any) -> Any:
         build=build,
         SIGNATURE=signature,
         VOCABULARY="float",
-        min_blocks=lambda spec: 1,
+        min_blocks=lambda spec: 2 if spec.staged and spec.warps <= 8 else 1,
     )
