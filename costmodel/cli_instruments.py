@@ -1,4 +1,4 @@
-"""Commands that look at the instruments themselves: calibrating a GPU. `cli.py` has the others."""
+"""Commands about the instrument itself: calibrating a GPU, the paper's model beside the paper's times."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def add(commands: Any, *, epilog: str, formats: tuple[str, ...]) -> None:
     tables = tuple(form for form in formats if form != "json")
     k.add_argument("--format", default="table", choices=tables, help="table, csv or md (table)")
 
+    p = commands.add_parser(
+        "published",
+        help="Equation 2 beside the times its authors published",
+        description="FlashFFTConv's gated times on an H100 (arXiv 2311.05908), N = 256 to 4M, and what Equation 2 "
+        "says of them, in both readings of which order was run.",
+        epilog=epilog,
+    )
+    p.add_argument("--format", default="table", choices=formats, help="table, json, csv or md (table)")
+
 
 def _calibrate(options: argparse.Namespace) -> int:
     from costmodel.calibrate_command import main
@@ -40,4 +49,11 @@ def _calibrate(options: argparse.Namespace) -> int:
     )
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"calibrate": _calibrate}
+def _published(options: argparse.Namespace) -> int:
+    from costmodel.published import text
+
+    print(text(options.format))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"calibrate": _calibrate, "published": _published}
