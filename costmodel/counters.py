@@ -8,9 +8,8 @@ every case once under Nsight Compute (``ncu``, which must be installed and allow
 wrote last is still in the L2 cache, not in memory, when it ends: at most that cache's size, some 2 % of these
 cases' bytes.
 
-*tensor-core products* of 16 x 8 x 16, of which m16n8k8 on TF32 is one of half the flops. A warp's instruction
-(``sm__inst_executed_pipe_tensor.sum``) is one product; one of a warpgroup's (``wgmma``) is as many as its width has
-columns of eight.
+*tensor-core instructions* of warps (``sm__inst_executed_pipe_tensor.sum``, less the moves that the compiler puts on the
+same pipe, ``.._type_hfma2``): m16n8k16, m16n8k8 on TF32, and each warp's share of a warpgroup's ``wgmma``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Any
 
 from costmodel import measurements, render
 from costmodel.errors import MeasurementError
-from costmodel.measure_counters import cases, run_cases
+from costmodel.measure_counters import Case, cases, run_cases
 
 FOLDER = measurements.FOLDER / "hardware-counters"
 LIMIT = 0.05
@@ -38,6 +37,7 @@ METRICS = {
     "read": "dram__bytes_read.sum",
     "write": "dram__bytes_write.sum",
     "tensor": "sm__inst_executed_pipe_tensor.sum",
+    "moves": "sm__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum",
 }
 KERNELS = "regex:fftconv|decode_attention|softmax_fp|gemv_|flat_gemm|full_gemm"
 
@@ -67,17 +67,23 @@ HEADER = ",".join(f.name for f in fields(Entry))
 
 
 # ---- the hardware --------------------------------------------------------------------------------------------
-def profile(families: Sequence[str], *, tool: str = "ncu") -> dict[str, dict[str, float]]:
-    """The counters of `METRICS` of every family's kernel, by family: ncu around a process of its own.
+def profile(chosen: Sequence[Case], *, tool: str = "ncu") -> list[dict[str, float]]:
+    """The counters of `METRICS` of every case's kernel: ncu around a process of its own.
 
     Raises:
         MeasurementError: ncu is not there or failed.
     """
     command = [
         *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
-        *("--kernel-name", KERNELS, "--launch-count", str(len(families))),
+        *("--kernel-name", KERNELS, "--launch-count", str(len(chosen))),
         *("--metrics", ",".join(METRICS.values())),
-        *(sys.executable, "-m", "costmodel.counters", "--run", *families),
+        *(
+            sys.executable,
+            "-m",
+            "costmodel.counters",
+            "--run",
+            *dict.fromkeys(case.family for case in chosen),
+        ),
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -87,7 +93,7 @@ def profile(families: Sequence[str], *, tool: str = "ncu") -> dict[str, dict[str
         ) from error
     if done.returncode:
         raise MeasurementError(f"{tool} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return dict(zip(families, parse_profile(done.stdout, len(families)), strict=True))
+    return parse_profile(done.stdout, len(chosen))
 
 
 def parse_profile(text: str, count: int) -> list[dict[str, float]]:
@@ -113,21 +119,20 @@ def parse_profile(text: str, count: int) -> list[dict[str, float]]:
     return found
 
 
-def entries(found: dict[str, dict[str, float]], *, day: str, commit: str, tool: str) -> list[Entry]:
-    """Counted beside measured, by family."""
+def entries(
+    chosen: Sequence[Case], found: Sequence[dict[str, float]], *, day: str, commit: str, tool: str
+) -> list[Entry]:
+    """Counted beside measured, case by case."""
     out = []
-    for case in cases():
-        if case.family in found:
-            values = found[case.family]
-            measured = {
-                "device_bytes": round(values["read"] + values["write"]),
-                "tensor_instructions": round(values["tensor"]),
-            }
-            predicted = case.counts()
-            out += [
-                Entry(case.family, case.name, q, predicted[q], measured[q], day, commit, tool)
-                for q in QUANTITIES
-            ]
+    for case, values in zip(chosen, found, strict=True):
+        measured = {
+            "device_bytes": round(values["read"] + values["write"]),
+            "tensor_instructions": round(values["tensor"] - values["moves"]),
+        }
+        predicted = case.counts()
+        out += [
+            Entry(case.family, case.name, q, predicted[q], measured[q], day, commit, tool) for q in QUANTITIES
+        ]
     return out
 
 
@@ -213,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", default="table", choices=("table", "csv", "md"), help="(table)")
     parser.add_argument("--run", nargs="+", metavar="FAMILY", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    known = [case.family for case in cases()]
+    known = list(dict.fromkeys(case.family for case in cases()))
     unknown = [name for name in (options.run or options.family or ()) if name not in known]
     if unknown:
         print(f"counters: family: got {unknown[0]!r}; accepted: {', '.join(known)}", file=sys.stderr)
@@ -224,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     slug = options.gpu
     try:
         if options.measure:
-            rows, slug = _measure(options.family or known)
+            rows, slug = _measure([case for case in cases() if case.family in (options.family or known)])
             if not rows:
                 return 4
         else:
@@ -239,13 +244,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(rows, options.format))
     if options.measure and options.write:
         kept = [e for e in read(slug) if e.family not in {row.family for row in rows}]
-        merged = sorted([*kept, *rows], key=lambda e: (known.index(e.family), QUANTITIES.index(e.quantity)))
+        merged = sorted([*kept, *rows], key=lambda e: known.index(e.family))
         measurements.write_whole(path_of(slug), to_csv(merged))
         render.note(f"wrote {path_of(slug)}")
     return 1 if any(abs(row.error) > LIMIT for row in rows) else 0
 
 
-def _measure(families: Sequence[str]) -> tuple[list[Entry], str]:
+def _measure(chosen: Sequence[Case]) -> tuple[list[Entry], str]:
     from costmodel import gpus, measure
     from kernels_numba import device
 
@@ -255,9 +260,9 @@ def _measure(families: Sequence[str]) -> tuple[list[Entry], str]:
         return [], ""
     version = subprocess.run(("ncu", "--version"), capture_output=True, text=True).stdout
     tool = next((line.strip() for line in version.splitlines() if line.startswith("Version")), "ncu")
-    found = profile(families)
+    found = profile(chosen)
     day = datetime.date.today().isoformat()
-    return entries(found, day=day, commit=measure.commit(), tool=f"ncu {tool}"), gpus.by_device_name(
+    return entries(chosen, found, day=day, commit=measure.commit(), tool=f"ncu {tool}"), gpus.by_device_name(
         str(here.name)
     ).slug
 

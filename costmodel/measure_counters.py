@@ -26,15 +26,14 @@ class Case:
 CAPACITY_BYTES = 232448
 """Shared memory of a block on an H100 or H200."""
 SMS = 132
-BATCH = 64
 CONVOLUTIONS = (
-    ("fused_warp", 1024, (32, 32), 8192, "fp16"),
-    ("fused_group", 4096, (64, 64), 2048, "fp16"),
-    ("fused_block", 4096, (16, 16, 16), 2048, "fp16"),
-    ("fused_deep", 32768, (16, 8, 16, 16), 256, "fp16"),
-    ("fused_float", 4096, (), 1024, "fp32"),
+    ("fused_warp", 1024, (32, 32), 64, 8192, "fp16"),
+    ("fused_group", 4096, (64, 64), 64, 2048, "fp16"),
+    ("fused_block", 4096, (16, 16, 16), 64, 2048, "fp16"),
+    ("fused_deep", 32768, (16, 8, 16, 16), 2, 8192, "fp16"),
+    ("fused_float", 1024, (), 64, 4096, "fp32"),
 )
-"""Family, length, factors (none: the default), channels and dtype; circular, `BATCH` sequences."""
+"""Family, length, factors (none: the default), sequences, channels and dtype; circular."""
 DECODE = {"batch": 16, "kv_heads": 8, "group": 8, "head_size": 128, "length": 16384}
 SOFTMAX = (131072, 4096)
 PRODUCTS = (("gemv", 1, 32768, 16384), ("flat", 16, 32768, 16384), ("full", 256, 32768, 16384))
@@ -48,15 +47,17 @@ def _plan(n: int, factors: tuple[int, ...], dtype: str) -> Any:
     return Plan(n, factors) if factors else default_plan(n, dtype)
 
 
-def _convolution(family: str, n: int, factors: tuple[int, ...], channels: int, dtype: str) -> Case:
+def _convolution(
+    family: str, n: int, factors: tuple[int, ...], batch: int, channels: int, dtype: str
+) -> Case:
     def predicted() -> dict[str, int]:
         from costmodel.counts import MMA_FLOPS, for_plan
 
         plan = _plan(n, factors, dtype)
-        counted = for_plan(plan, BATCH, channels, dtype=dtype, capacity_bytes=CAPACITY_BYTES)
+        counted = for_plan(plan, batch, channels, dtype=dtype, capacity_bytes=CAPACITY_BYTES)
         products = counted.mma_flops / MMA_FLOPS
         if family == "fused_group":  # an instruction is a warp's 16 rows of 32 columns, or of their two parts
-            products = BATCH // 2 * channels * _group_instructions(plan)
+            products = batch // 2 * channels * _group_instructions(plan)
         return {"device_bytes": round(counted.device_bytes), "tensor_instructions": round(products)}
 
     def prepare(torch: Any) -> Any:
@@ -65,14 +66,14 @@ def _convolution(family: str, n: int, factors: tuple[int, ...], channels: int, d
         from kernels_numba import FFTConv, prepare_filter
 
         plan = _plan(n, factors, dtype)
-        case = measure.Case(n, n, "plain", dtype, batch=BATCH, channels=channels)
+        case = measure.Case(n, n, "plain", dtype, batch=batch, channels=channels)
         filters = measure._filters(case, torch)
         convolve = FFTConv(
-            prepare_filter(filters, length=n, mode="circular", dtype=dtype, plan=plan), batch=BATCH
+            prepare_filter(filters, length=n, mode="circular", dtype=dtype, plan=plan), batch=batch
         )
         kind = torch.float32 if dtype == "fp32" else torch.float16
-        u = torch.empty((BATCH, channels, n), device="cuda", dtype=kind)
-        for b in range(BATCH):
+        u = torch.empty((batch, channels, n), device="cuda", dtype=kind)
+        for b in range(batch):
             u[b] = torch.randn((channels, n), device="cuda", dtype=torch.float32).to(kind)
         y = torch.full_like(u, float("nan"))
 
@@ -83,7 +84,7 @@ def _convolution(family: str, n: int, factors: tuple[int, ...], channels: int, d
         bound = reference.fft32_bound(n) if dtype == "fp32" else reference.fftconv_bound(plan.order, dtype)
         return lambda: convolve(u, out=y), error, bound
 
-    shape = f"B={BATCH};H={channels};N={n};" + ("x".join(map(str, factors)) or dtype)
+    shape = f"B={batch};H={channels};N={n};" + ("x".join(map(str, factors)) or dtype)
     return Case(family, shape, predicted, prepare)
 
 

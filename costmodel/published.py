@@ -2,9 +2,9 @@
 
 FlashFFTConv (Fu, Kumbong, Nguyen and Ré, arXiv 2311.05908): gated convolutions of 64 x 768 fp16 sequences on an H100
 SXM, forward, in milliseconds, the filter's transform inside; ``published/flashfftconv-h100.csv``. Which order was run
-can be read in two ways: as the released kernels do it (``released``: 2 to 1K, 3 to 32K, 4 above), or as order 2 up to 32K
-(``text``), which differs between 4K and 32K. Both are predicted, with constants from the H100's data sheet: the paper
-gives those of an A100.
+can be read in two ways: as the released kernels do it (``released``: 2 to 1K, 3 to 32K, 4 above), or as order 2 up to
+32K (``text``), which differs between 4K and 32K. Both are predicted, with constants from the H100's data sheet:
+the paper gives those of an A100.
 
 Equation 2 counts the transforms of one convolution. What the published times have besides (two gates, the filter's
 transform, launches) it does not know, so it is too low; a second comparison therefore allows one factor for all

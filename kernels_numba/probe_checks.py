@@ -49,13 +49,13 @@ def _small_integers(draw: np.random.Generator, count: int) -> NDArray:
 
 
 def _chain_source(spec: probes.Spec, draw: np.random.Generator) -> NDArray[np.int32]:
-    """X, a = -1 and b: x becomes b - x and then x again, without rounding."""
+    """X, a = -1 and b: x becomes b - x and then x again, without rounding; a and b are the first register of a quad."""
     kind = np.dtype(np.float32) if spec.kind == "fma" else HALF_TYPES[spec.dtype]
-    size = WARP * spec.depth * (4 // kind.itemsize)
+    each = 4 // kind.itemsize
     grid = 64 if spec.dtype == "bf16" else 256
-    x, b = draw.integers(grid, 2 * grid, (2, size)) / grid
-    b = b + (b == x) / grid  # never a zero
-    return np.concatenate([x, np.full(size, -1.0), b]).astype(kind).view(np.int32)
+    x = draw.integers(grid, 2 * grid, WARP * spec.depth * each) / grid
+    b = draw.integers(2 * grid, 3 * grid, SPAN * each) / grid  # above every x, so never a zero
+    return np.concatenate([x, np.full(b.size, -1.0), b]).astype(kind).view(np.int32)
 
 
 def family_of(spec: Any) -> Any:
@@ -127,8 +127,16 @@ def _exponential_problem(given: NDArray[np.int32], mine: NDArray[np.int32]) -> s
 def _arithmetic(spec: Any, given: NDArray[np.int32], turns: int) -> NDArray[np.int32]:
     if spec.kind in ("fma", "fma_halves"):
         kind = np.dtype(np.float32) if spec.kind == "fma" else HALF_TYPES[spec.dtype]
-        x, _, b = given.view(kind).reshape(3, -1).astype(np.float64)
-        return (b - x).astype(kind).view(np.int32)  # after an odd number of steps
+        x, b = given[: WARP * spec.depth], given[-SPAN:].reshape(WARP, QUAD)[:, 0]
+        left = (
+            np.ascontiguousarray(_by_lane(x, spec.depth))
+            .view(kind)
+            .reshape(spec.depth, WARP, -1)
+            .astype(np.float64)
+        )
+        right = np.ascontiguousarray(b).view(kind).reshape(WARP, -1).astype(np.float64)
+        found = np.ascontiguousarray((right - left).astype(kind)).reshape(spec.depth, -1)
+        return _in_memory(found.view(np.int32))  # after an odd number of steps
     if spec.kind == "group":
         return _group_products(spec, given, turns)
     row, column, k = MMA_TILES

@@ -101,8 +101,8 @@ def source_words(spec: Spec, n: int, workers: int) -> int:
         "copy": n * SPAN * spec.depth,
         "write": SPAN,
         "shared": workers * SPAN * spec.depth,
-        "fma": 3 * WARP * spec.depth,
-        "fma_halves": 3 * WARP * spec.depth,
+        "fma": WARP * spec.depth + 2 * SPAN,
+        "fma_halves": WARP * spec.depth + 2 * SPAN,
         "exp": 2 * WARP * spec.depth,
         "mma": WARP * (4 * row * k + 2 * k * column),
         "mma_narrow": WARP * 3 * NARROW_PRODUCTS,
@@ -235,7 +235,7 @@ def _stream(tile: Any, spec: Spec) -> Any:
 def _shared(tile: Any, spec: Spec) -> Any:
     lane, warp, block, warps, depth = tile.lane, tile.warp, tile.block, spec.warps, spec.depth
     copy, commit, wait, warp_sync = tile.copy_words_async, tile.commit, tile.wait(0), tile.warp_sync
-    load, fold, put = tile.load_shared(QUAD * depth, QUAD), tile.fold_quads(depth), tile.store_quads(1)
+    load, fold, put = tile.reload_quads(depth), tile.fold_quads(depth), tile.store_quads(1)
     registers = tile.registers(QUAD)
 
     def kernel(source, target, n, workers, turns, shift):
@@ -263,7 +263,8 @@ def _shared(tile: Any, spec: Spec) -> Any:
 def _chain(tile: Any, spec: Spec) -> Any:
     lane, warp, block, warps, depth = tile.lane, tile.warp, tile.block, spec.warps, spec.depth
     quads = depth // QUAD
-    load, put = tile.load_quads(quads), tile.store_quads(quads)
+    load, one, put = tile.load_quads(quads), tile.load_quads(1), tile.store_quads(quads)
+    four_floats = tile.as_floats(QUAD)
     as_floats, as_words = tile.as_floats(depth), tile.as_words(depth)
     floats, exponential = spec.kind == "fma", spec.kind == "exp"
     chain = tile.multiply_adds(depth, STEPS) if floats else tile.multiply_adds_halves(depth, STEPS)
@@ -274,8 +275,8 @@ def _chain(tile: Any, spec: Spec) -> Any:
         me = block() * warps + warp()
         first = QUAD * lane()
         x = as_floats(load(source, first, SPAN))
-        a = as_floats(load(source, size + first, SPAN))
-        b = as_floats(load(source, 2 * size + first, SPAN))
+        a = four_floats(one(source, size + first, SPAN))
+        b = four_floats(one(source, size + SPAN + first, SPAN))
         turn = me - me
         while turn < turns:
             x = chain(x, a, b)
@@ -286,8 +287,8 @@ def _chain(tile: Any, spec: Spec) -> Any:
         me = block() * warps + warp()
         first = QUAD * lane()
         x = load(source, first, SPAN)
-        a = load(source, size + first, SPAN)
-        b = load(source, 2 * size + first, SPAN)
+        a = one(source, size + first, SPAN)
+        b = one(source, size + SPAN + first, SPAN)
         turn = me - me
         while turn < turns:
             x = chain(x, a, b)

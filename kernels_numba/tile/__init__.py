@@ -159,6 +159,7 @@ made outside the kernel                            called inside
 made outside the kernel                            called inside
 ================================================== ========================================================
 ``load_quads(count)``, ``store_quads(count)``      ``load(source, at, step)``, ``store(target, at, step, x)``
+``reload_quads(count)``                            ``load(word, step)``: from shared memory, each time anew
 ``fold_quads(count)``, ``repeat_quad(count)``      ``fold(quad, x)``: exclusive or; ``repeat(quad)``
 ``multiply_adds(count, steps)``                    ``chain(x, a, b)``: x a + b in float32, again and again
 ``multiply_adds_halves(count, steps)``             the same on registers of two halves

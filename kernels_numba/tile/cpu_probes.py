@@ -27,6 +27,7 @@ class CpuProbes:
     _words: Callable
     _fma: Callable
     _read_core: Callable
+    load_shared: Callable
     _count_mma: Callable
     _accumulators: Callable
 
@@ -52,6 +53,10 @@ class CpuProbes:
 
         return put
 
+    def reload_quads(self, count: int) -> Callable:
+        """Quads from shared memory."""
+        return self.load_shared(QUAD * count, QUAD)
+
     @staticmethod
     def repeat_quad(count: int) -> Callable:
         """The same four words ``count`` times."""
@@ -67,12 +72,12 @@ class CpuProbes:
         return folded
 
     def multiply_adds(self, count: int, steps: int) -> Callable:
-        """X = x a + b in float32, ``steps`` times."""
+        """X = x a + b in float32, ``steps`` times; a and b are one register each."""
 
         def chain(x: Fragment, a: Fragment, b: Fragment) -> Fragment:
             self.machine.counters.fp32_flops += 2 * steps * x.size
             for _ in range(steps):
-                x = fma_single(a, x, b)
+                x = fma_single(a[:1], x, b[:1])
             return x
 
         return chain
@@ -82,7 +87,7 @@ class CpuProbes:
 
         def chain(x: Fragment, a: Fragment, b: Fragment) -> Fragment:
             self.machine.counters.half_flops += 4 * steps * x.size
-            factor, term = self._halves(a), self._halves(b)
+            factor, term = self._halves(a[:1]), self._halves(b[:1])
             for _ in range(steps):
                 x = self._words(self._fma(self._halves(x), factor, term))
             return x

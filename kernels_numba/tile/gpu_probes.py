@@ -19,6 +19,7 @@ from kernels_numba.tile.gpu_emit import (
     global_pointer,
     pack_tuple,
     registers,
+    shared_address,
     unpack,
 )
 from kernels_numba.tile.gpu_warpgroup import CONSTANT_STRIDES, _descriptor, _place
@@ -35,7 +36,7 @@ class GpuProbes:
     ptx: dict[str, str]
 
     def load_quads(self, count: int) -> Any:
-        """``op(source, at, step)``: ``count`` quads of words, quad q at word ``at + q step``, kept out of L1."""
+        """``op(source, at, step)``: ``count`` quads of words, quad q at word ``at + q step``, past L1 (``cg``)."""
 
         @intrinsic
         def load(typing_context, source, at, step):
@@ -46,7 +47,7 @@ class GpuProbes:
                 words = []
                 for _ in range(count):
                     address = global_pointer(builder, pointer, at, I32)
-                    text = "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];"
+                    text = "ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];"
                     words += unpack(
                         builder, asm(builder, FOUR, [address], text, "=r,=r,=r,=r,l", effect=True), QUAD
                     )
@@ -78,6 +79,29 @@ class GpuProbes:
             return signature, codegen
 
         return put
+
+    def reload_quads(self, count: int) -> Any:
+        """``op(word, step)``: ``count`` quads from shared memory, read each time anew though nobody wrote there."""
+
+        @intrinsic
+        def load(typing_context, word, step):
+            result = types.UniTuple(types.int32, QUAD * count)
+
+            def codegen(context, builder, signature, args):
+                at, step = args
+                words = []
+                for _ in range(count):
+                    text = "ld.volatile.shared.v4.b32 {$0, $1, $2, $3}, [$4];"
+                    value = asm(
+                        builder, FOUR, [shared_address(builder, at)], text, "=r,=r,=r,=r,r", effect=True
+                    )
+                    words += unpack(builder, value, QUAD)
+                    at = builder.add(at, step)
+                return pack_tuple(context, builder, signature.return_type, words)
+
+            return result(types.int64, types.int64), codegen
+
+        return load
 
     def repeat_quad(self, count: int) -> Any:
         """``op(quad)``: the same four words ``count`` times."""
@@ -112,7 +136,11 @@ class GpuProbes:
         return folded
 
     def multiply_adds(self, count: int, steps: int) -> Any:
-        """``op(x, a, b)``: x = x a + b in float32, ``steps`` times one after the other, each rounded once."""
+        """``op(x, a, b)``: x = x a + b in float32, ``steps`` times one after the other, each rounded once.
+
+        ``a`` and ``b`` are one register each, the same for all ``count`` of x: three registers from different places
+        would be read in two cycles.
+        """
         return self._chain(count, steps, "fma.rn.f32", F32, types.float32, "f")
 
     def multiply_adds_halves(self, count: int, steps: int) -> Any:
@@ -126,12 +154,13 @@ class GpuProbes:
             result = types.UniTuple(element, count)
 
             def codegen(context, builder, signature, args):
-                values, factors, terms = (unpack(builder, y, count) for y in args)
+                values = unpack(builder, args[0], count)
+                a, b = (builder.extract_value(y, 0) for y in args[1:])
                 constraints = f"={letter}" + f",{letter}" * 3
                 for _ in range(steps):
                     values = [
                         asm(builder, register, [x, a, b], f"{name} $0, $1, $2, $3;", constraints)
-                        for x, a, b in zip(values, factors, terms, strict=True)
+                        for x in values
                     ]
                 return pack_tuple(context, builder, signature.return_type, values)
 
