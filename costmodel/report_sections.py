@@ -74,7 +74,7 @@ def _summary(found: Findings) -> list[str]:
 def _nothing_measured(gpu: GPU) -> str:
     return paragraph(
         f"No kernel was measured on {gpu.slug}: everything below is predicted, and nothing here was compared with a "
-        "measured time. The last section says how to measure.",
+        "measured time. The section on measured times says how to measure.",
         kind="warn",
     )
 
@@ -422,11 +422,11 @@ def _how_to_measure(gpu: GPU, ops: Sequence[str]) -> list[str]:
 
 SECTIONS: dict[str, tuple[str, Callable[[Findings], list[str]]]] = {
     "summary": ("Summary", _summary),
-    "gpu": ("The GPU's values", lambda found: _gpu(found.gpu)),
     "order": ("Best order by length", _order),
     "floor": ("Time and memory floor", _floor),
     "linear": ("Linear layers: M1 and M2", _linear),
     "attention": ("Decode attention: splits", _attention),
     "measured": ("Predicted against measured", _measured),
+    "gpu": ("The GPU's values", lambda found: _gpu(found.gpu)),
 }
 """By the name that links lead to: title, and what writes the pieces below it."""
