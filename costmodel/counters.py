@@ -250,6 +250,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(abs(row.error) > LIMIT for row in rows) else 0
 
 
+def _version() -> str:
+    """Which ncu is installed."""
+    try:
+        text = subprocess.run(("ncu", "--version"), capture_output=True, text=True).stdout
+    except OSError:
+        return "ncu"
+    return next((f"ncu {line.strip()}" for line in text.splitlines() if line.startswith("Version")), "ncu")
+
+
 def _measure(chosen: Sequence[Case]) -> tuple[list[Entry], str]:
     from costmodel import gpus, measure
     from kernels_numba import device
@@ -258,11 +267,9 @@ def _measure(chosen: Sequence[Case]) -> tuple[list[Entry], str]:
     if not here.is_gpu:
         render.note(f"no GPU to measure: {here.reason}")
         return [], ""
-    version = subprocess.run(("ncu", "--version"), capture_output=True, text=True).stdout
-    tool = next((line.strip() for line in version.splitlines() if line.startswith("Version")), "ncu")
     found = profile(chosen)
     day = datetime.date.today().isoformat()
-    return entries(chosen, found, day=day, commit=measure.commit(), tool=f"ncu {tool}"), gpus.by_device_name(
+    return entries(chosen, found, day=day, commit=measure.commit(), tool=_version()), gpus.by_device_name(
         str(here.name)
     ).slug
 

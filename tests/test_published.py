@@ -96,3 +96,9 @@ def test_another_header_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(published, "FILE", path)
     with pytest.raises(ValueError, match=r"row\.csv: header: got 'n,ms'; accepted: n,theirs_ms"):
         published.read()
+
+
+def test_the_documentation_shows_it() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "cost-model.md").read_text()
+    shown = text.partition("<!-- published: begin -->\n")[2].partition("\n<!-- published: end -->")[0]
+    assert shown == published.text("md"), "python -m costmodel published --format md"
