@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from statistics import median
 
-from costmodel import demo, report_figures, timing, units
+from costmodel import demo, report_figures, report_instruments, timing, units
 from costmodel.compare import percentile
 from costmodel.decode_attention import FITTED_GPU, RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE
 from costmodel.gpus import GPU
@@ -132,6 +132,7 @@ def _gpu(gpu: GPU) -> list[str]:
         out.append(
             table(("rate", "median", "source", "date"), rows, caption="Measured rates", wide=("source",))
         )
+        out += report_instruments.curves(gpu)
     else:
         out.append(
             paragraph("No rate was measured on this GPU: predictions rest on its data sheet.", kind="warn")
@@ -323,6 +324,7 @@ def _measured(found: Findings) -> list[str]:
                 "Predicted over measured time against measured time, every case.",
             ),
             *_fit(found),
+            *report_instruments.counted(gpu),
         ]
         for j in found.judged:
             listing = table(j.header, j.cells, caption=f"{j.op}: every case")
