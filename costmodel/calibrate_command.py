@@ -84,7 +84,7 @@ def main(
             f"stopped after {count} values, which are in {target}; the same command goes on from there"
         )
         return INTERRUPTED
-    print(_table(gpus.read(target), form))
+    print(table(gpus.read(target), form))
     render.note(f"wrote {target}: pass it as --gpu {target}")
     return 0
 
@@ -146,15 +146,44 @@ def _spread(m: Measured) -> str:
     return f"{(m.p80 - m.p20) / m.median:.1%}" if m.p20 is not None and m.p80 is not None else "-"
 
 
-def _table(gpu: GPU, form: str) -> str:
-    header = ("rate", "median", "p80 - p20", "source")
-    rows = [(key, f"{m.median:.4g}", _spread(m), m.source) for key, m in gpu.measured.items()]
-    curves = [(key, _points(c), "-", c.source) for key, c in gpu.curves.items()]
+PEAKS = {
+    "memory_bandwidth_bytes_per_s": (
+        "read_stream_bytes_per_s",
+        "device_copy_bytes_per_s",
+        "device_write_bytes_per_s",
+    ),
+    "fp16_tensor_flops_per_s": ("mma_", "wgmma_"),
+    "fp32_flops_per_s": ("fp32_flops_per_s",),
+    "fp16_vector_flops_per_s": ("fp16_vector_flops_per_s", "bf16_vector_flops_per_s"),
+}
+"""By value of a data sheet, the rates (or how their names begin) that it is the peak of; TF32's is half of fp16's."""
+
+
+def of_peak(key: str, gpu: GPU) -> float | None:
+    """A measured rate as a share of the data sheet's; None where that says nothing of it."""
+    measured = gpu.measured[key].median
+    if key == "shared_read_bytes_per_s":
+        return measured / gpu.shared_memory_bytes_per_s
+    for peak, names in PEAKS.items():
+        if key.startswith(names):
+            return measured / (gpu.spec[peak] * (0.5 if "tf32" in key else 1.0))
+    return None
+
+
+def table(gpu: GPU, form: str) -> str:
+    """Rates with their spread and their share of the data sheet, and the range of every curve."""
+    header = ("rate", "median", "p80 - p20", "of data sheet", "how")
+    rows = []
+    for key, m in gpu.measured.items():
+        share = of_peak(key, gpu)
+        how = m.source.removeprefix("costmodel calibrate, ").removesuffix(", CUDA graphs")
+        rows.append((key, f"{m.median:.4g}", _spread(m), "-" if share is None else f"{share:.0%}", how))
+    curves = [(key, _points(c), "-", "-", f"{len(c.x)} points") for key, c in gpu.curves.items()]
     return render.rows_as(form, header, [*rows, *curves])
 
 
 def _points(curve: Curve) -> str:
-    return f"{min(curve.y):.4g} to {max(curve.y):.4g}"
+    return f"{min(curve.y):.4g} .. {max(curve.y):.4g}"
 
 
 def compared(file: GPU, host: dict[str, Measured]) -> list[tuple[str, float, float, float]]:
