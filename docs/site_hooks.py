@@ -52,12 +52,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
             raise ValueError(f"{page.file.src_uri}: [{found[1]}]({found[2]}): there is no such file")
         return f"{found[1]} (`{target.relative_to(DOCS.parent)}`)"
 
+    if _PAGES in markdown:
+        markdown = markdown.replace(_PAGES, _contents(files))
     parts = _CODE.split(markdown)
     parts[::2] = [_OUTSIDE.sub(outside, _FORMULA.sub(formula, part)) for part in parts[::2]]
-    text = "".join(parts)
-    if _PAGES in text:
-        text = text.replace(_PAGES, _contents(files))
-    return text
+    return "".join(parts)
 
 
 def _contents(files: Any) -> str:
@@ -71,10 +70,10 @@ def _contents(files: Any) -> str:
 
 
 def summary(markdown: str) -> tuple[str, str]:
-    """The title of a page and the first sentence of its text, without links and formulas."""
+    """The title of a page and the first sentence of its text, without links."""
     head, _, rest = markdown.partition("\n")
     paragraph = " ".join(rest.strip().split("\n\n", 1)[0].split())
-    plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", paragraph).replace("$", "")
+    plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", paragraph)
     return head.removeprefix("# ").strip(), re.split(r"(?<=[.:])\s", plain, maxsplit=1)[0].rstrip(":.") + "."
 
 
