@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from costmodel import render, units
+from costmodel import cli_instruments, render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
 OPERATIONS = ("fftconv", "linear", "decode_attention")
@@ -194,6 +194,7 @@ def parser() -> argparse.ArgumentParser:
         help="a name that ends in .html or .htm (report-SLUG.html, in this folder)",
     )
 
+    cli_instruments.add(commands, epilog=_EXITS, formats=render.FORMATS)
     d = commands.add_parser(
         "demo",
         help="the whole path on one page",
@@ -427,4 +428,5 @@ _COMMANDS = {
     "compare": _compare,
     "report": _report,
     "demo": _demo,
+    **cli_instruments.COMMANDS,
 }

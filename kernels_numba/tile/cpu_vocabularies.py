@@ -6,6 +6,7 @@ from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_lines import CpuLines
+from kernels_numba.tile.cpu_probes import CpuProbes
 from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
@@ -27,12 +28,17 @@ class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
 
 
+class CpuProbe(CpuProbes, CpuProducts, CpuRows, CpuTile):
+    """For measuring a GPU."""
+
+
 VOCABULARIES: dict[str, type[CpuTile]] = {
     "": CpuTile,
     "wide": CpuWide,
     "float": CpuFloats,
     "linear": CpuLinear,
     "attention": CpuAttention,
+    "probe": CpuProbe,
 }
 
 

@@ -13,6 +13,7 @@ from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_lines import GpuLines
+from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
@@ -33,12 +34,17 @@ class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
 
 
+class GpuProbe(GpuProbes, GpuProducts, GpuRows, GpuTile):
+    """For measuring a GPU."""
+
+
 VOCABULARIES: dict[str, type[GpuTile]] = {
     "": GpuTile,
     "wide": GpuWide,
     "float": GpuFloats,
     "linear": GpuLinear,
     "attention": GpuAttention,
+    "probe": GpuProbe,
 }
 
 
