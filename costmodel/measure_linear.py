@@ -352,22 +352,30 @@ def _compact(table: dict[str, Any]) -> str:
 
 
 def _compile(todo: dict[int, list[Any]], n: int, k: int, torch: Any) -> None:
-    """Machine code of all candidates into the cache, by several processes."""
+    """Machine code of all candidates into the cache."""
     from kernels_numba.linear_product import product
 
+    modes = (False, True) if torch.cuda.get_device_capability(0) >= (9, 0) else (False,)
+    compile_products(
+        [
+            product(choice, m, n, k, "fp16", overlap=overlap)
+            for m, choices in todo.items()
+            for choice in choices
+            if choice.impl != "vendor"
+            for overlap in modes
+        ],
+        torch,
+    )
+
+
+def compile_products(products: list[Any], torch: Any) -> None:
+    """Machine code of the kernels of products into the cache, by several processes."""
     capability = torch.cuda.get_device_capability(0)
-    modes = (False, True) if capability >= (9, 0) else (False,)
-    specs = {}
-    for m, choices in todo.items():
-        for choice in choices:
-            if choice.impl != "vendor":
-                for overlap in modes:
-                    made = product(choice, m, n, k, "fp16", overlap=overlap)
-                    specs[made.spec] = made.family.__name__
+    specs = {made.spec: made.family.__name__ for made in products}
     work = [(family, spec, capability) for spec, family in specs.items()]
-    workers = min(16, os.cpu_count() or 1, len(work))
+    workers = max(1, min(16, os.cpu_count() or 1, len(work)))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile_one, work, chunksize=2))
+        list(pool.map(_compile_one, work, chunksize=1))
 
 
 def _compile_one(job: tuple[str, Any, tuple[int, int]]) -> None:

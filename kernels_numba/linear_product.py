@@ -12,7 +12,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from kernels_numba import linear_flat, linear_full, linear_gemv, linear_realign
+from kernels_numba import linear_flat, linear_full, linear_gemv, linear_group, linear_realign
 from kernels_numba.device import LARGEST_SHARED_BYTES
 
 FAMILIES: dict[str, ModuleType] = {"gemv": linear_gemv, "flat": linear_flat, "full": linear_full}
@@ -27,7 +27,11 @@ LARGEST_M: dict[str, int | None] = {
 ADJUSTABLE: dict[str, tuple[str, ...]] = {
     "gemv": ("rows", "depth", "warps", "blocks", "double_buffer", "split"),
     "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
-    "full": ("rows", "columns", "warp_rows", "warp_columns", "stages", "blocks", "shares", "split"),
+    "full": (
+        *("rows", "warp_rows", "warp_columns"),
+        *("groups", "turned", "pitch"),
+        *("columns", "stages", "blocks", "shares", "split"),
+    ),
     "vendor": (),
 }
 MAX_INDEX = 2**31 - 1
@@ -86,17 +90,21 @@ class Product:
     """and of its shifted copies, in elements."""
     depth: int
     """K as the kernel sees it: padded, where both operands are padded copies."""
+    tiles: tuple[int, int] = (0, 0)
+    """Of the full product: tiles of y along M, along N,"""
+    pitch: int = 0
+    """and rows of w of each, for the one on warpgroups."""
 
     @property
     def family(self) -> ModuleType:
         """The module of the kernel."""
-        return FAMILIES[self.choice.impl]
+        return linear_group if isinstance(self.spec, linear_group.Spec) else FAMILIES[self.choice.impl]
 
     @property
     def groups(self) -> int:
         """Groups of blocks that share their outputs, and a counter; for the full product, tiles."""
         if self.choice.impl == "full":
-            return prod(linear_full.tiles(self.spec, self.m, self.n))
+            return prod(self.tiles)
         return self.grid // self.split
 
     @property
@@ -105,7 +113,7 @@ class Product:
         if self.split == 1:
             return 0
         if self.choice.impl == "full":
-            return self.groups * self.split * self.spec.rows * self.spec.columns
+            return self.groups * self.split * self.spec.tile_sums
         if self.choice.impl == "gemv":
             return self.grid * self.spec.registers
         return self.split * self.m * self.n * self.phases
@@ -127,10 +135,20 @@ class Product:
         """
         if self.choice.impl == "full":
             w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
-            across = linear_full.tiles(self.spec, self.m, self.n)[0]
             walkers = self.grid // self.split
-            full = (self.m, self.n, self.k, self.stride, w_stride, across, self.groups, walkers, self.split)
-            return [shifted, w, partials, counters, y, *full]
+            full = (
+                self.m,
+                self.n,
+                self.k,
+                self.stride,
+                w_stride,
+                self.tiles[0],
+                self.groups,
+                walkers,
+                self.split,
+            )
+            pitch = (self.pitch,) if self.pitch else ()
+            return [shifted, w, partials, counters, y, *full, *pitch]
         sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
         shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
         return [x, shifted, w, partials, counters, y, *sizes, *shares]
@@ -274,19 +292,35 @@ def product(
     # A copy of w is what the launch before writes: it cannot be loaded early.
     overlap = overlap and aligned_w and (whole or choice.impl != "full")
     split = options.pop("split", 1)
+    tiles, pitch = (0, 0), 0
     if choice.impl == "full":
         slabs = -(-k // linear_full.SLAB)
         split = min(split, slabs)
         shares = options.pop("shares", 0)
-        full = linear_full.Spec(dtype, **options, split=split > 1, overlap=overlap)
-        across, along = linear_full.tiles(full, m, n)
-        guarded = bool(m % full.rows or n % full.columns or k % linear_full.SLAB)
-        spec: Any = replace(full, guarded=guarded, halves=2 if n % 2 == 0 and aligned_y else 1)
+        options |= {"split": split > 1, "overlap": overlap}
+        full: Any
+        if "groups" in options:
+            pitch = options.pop("pitch", 0)
+            full = linear_group.Spec(dtype, **options | {"turned": bool(options.get("turned", 0))})
+            pitch = pitch or full.w_rows
+            tiles = linear_group.tiles(full, m, n, pitch)
+            guarded = bool(m % full.x_rows or n % full.w_rows or pitch != full.w_rows)
+            ahead, whole_pairs = full.stages - 2, pitch % 2 == 0
+        else:
+            full = linear_full.Spec(dtype, **options)
+            tiles = linear_full.tiles(full, m, n)
+            guarded = bool(m % full.rows or n % full.columns)
+            ahead, whole_pairs = full.stages - 1, True
+        spec: Any = replace(
+            full,
+            guarded=guarded or k % linear_full.SLAB != 0,
+            halves=2 if n % 2 == 0 and whole_pairs and aligned_y else 1,
+        )
         shift_x, copy_w = not (whole and aligned_x), not (whole and aligned_w)
         stride = linear_realign.padded(k) if shift_x else k
-        walkers = across * along
+        walkers = prod(tiles)
         # To copy ahead into the next tile, a tile must have at least as many slabs as are under way.
-        if shares and slabs // split >= full.stages - 1:
+        if shares and slabs // split >= ahead:
             walkers = min(walkers, max(1, shares // split))
         grid, number, plane, depth = walkers * split, 1, 0, k
     else:
@@ -313,7 +347,8 @@ def product(
         shift_x = edges or (copy_w and not whole) or not aligned_x
         stride = linear_realign.padded(k) if shift_x else k
         plane = m * stride if number > 1 else 0
-    found = Product(m, n, k, choice, spec, grid, split, number, shift_x, copy_w, stride, plane, depth)
+    where = (shift_x, copy_w, stride, plane, depth, tiles, pitch)
+    found = Product(m, n, k, choice, spec, grid, split, number, *where)
     if max(found.grid, found.shifted_x_size // 8, found.copied_w_size // 8, n, k, m) > MAX_INDEX:
         raise ValueError(
             f"x and w: M={m}, N={n}, K={k} are more than 32-bit indices reach; split the product"
