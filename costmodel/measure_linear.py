@@ -17,7 +17,7 @@ import math
 import multiprocessing
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,22 +107,77 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
 
 
 def main(
-    *, models: list[str], quick: bool, slug: str, gpu_name: str, sm_count: int, folder: Path | None = None
+    *,
+    models: Sequence[str],
+    quick: bool,
+    slug: str,
+    gpu_name: str,
+    sm_count: int,
+    layers: Sequence[str] = (),
+    shapes: Sequence[tuple[int, int]] = (),
+    folder: Path | None = None,
 ) -> int:
-    """Measure, add to the measurements and write a table for each model; returns how many rows were written."""
+    """Measure, add to the measurements and write a table for each model; returns how many rows were written.
+
+    Args:
+        models: their slugs. A layer that several have is measured once.
+        quick: fewer M.
+        slug: the GPU's file,
+        gpu_name: the driver's name of it,
+        sm_count: and its SMs.
+        layers: of the models only these, by name; the tables' other entries stay.
+        shapes: [N, K] that belong to no model: they get rows and no table.
+        folder: where tables go, by default where they are looked for.
+
+    Raises:
+        ValueError: a layer that none of the models has.
+    """
+    unknown = set(layers) - {layer for name in models for layer in model(name).linear}
+    if unknown:
+        raise ValueError(
+            f"layer: got {', '.join(sorted(unknown))}; accepted: the layers of {', '.join(models)}"
+        )
     torch = measure.need_torch()
     written = 0
+    entries: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def measured(label: str, n: int, k: int) -> list[Point]:
+        nonlocal written
+        points = list(sweep(n, k, quick=quick, sm_count=sm_count, torch=torch, label=label))
+        rows = [row for point in points for row in rows_of(point, n, k)]
+        measurements.append(rows, slug)
+        written += len(rows)
+        return points
+
+    for n, k in shapes:
+        measured("shape", n, k)
     for name in models:
-        entries = []
         for layer, (n, k) in model(name).linear.items():
-            points = list(sweep(n, k, quick=quick, sm_count=sm_count, torch=torch, label=f"{name} {layer}"))
-            rows = [row for point in points for row in rows_of(point, n, k)]
-            measurements.append(rows, slug)
-            written += len(rows)
-            entries.append(entry_of(layer, n, k, points))
-        path = write_table(entries, name, slug=slug, gpu_name=gpu_name, folder=folder)
+            if (not layers or layer in layers) and (n, k) not in entries:
+                entries[n, k] = entry_of(layer, n, k, measured(f"{name} {layer}", n, k))
+        path = write_table(merged(entries, name, gpu_name), name, slug=slug, gpu_name=gpu_name, folder=folder)
         render.note(f"wrote {path}")
     return written
+
+
+def merged(entries: dict[tuple[int, int], dict[str, Any]], name: str, gpu_name: str) -> list[dict[str, Any]]:
+    """A model's entries, in the order of its layers: those of now, else those of its table, else of any table.
+
+    Only tables that may be used (`linear_dispatch.read_table`) give entries; a layer without one is left out.
+    """
+    from kernels_numba import linear_dispatch
+
+    kept: dict[tuple[int, int], dict[str, Any]] = {}
+    for folder in reversed(linear_dispatch.folders()):
+        for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem == name):
+            try:
+                table = linear_dispatch.read_table(path)
+            except ValueError:
+                continue
+            if table["gpu"] == gpu_name:
+                kept |= {(e["n"], e["k"]): e for e in table["entries"] if e["dtype"] == "fp16"}
+    kept |= entries
+    return [{**kept[pair], "layer": layer} for layer, pair in model(name).linear.items() if pair in kept]
 
 
 def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str) -> Iterator[Point]:

@@ -285,6 +285,60 @@ def test_table_from_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     linear_dispatch.tables.cache_clear()
 
 
+@pytest.fixture
+def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Measure into a folder of the test's own, without a GPU; the [N, K] that were swept."""
+    from costmodel import measure, measure_linear
+
+    seen: list[tuple[int, int]] = []
+
+    def sweep(n: int, k: int, **_: object) -> list[Point]:
+        seen.append((n, k))
+        return POINTS
+
+    monkeypatch.setattr(measure_linear, "sweep", sweep)
+    monkeypatch.setattr(measure, "need_torch", lambda: None)
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path / "rows")
+    monkeypatch.setenv(linear_dispatch.FOLDER_VARIABLE, str(tmp_path / "tables"))
+    return seen
+
+
+def test_measuring_in_parts(swept: list[tuple[int, int]], tmp_path: Path) -> None:
+    """Layer by layer gives the table of a whole run; a layer that two models share is swept once."""
+    from costmodel import measure_linear
+
+    where = {"quick": True, "slug": "h200-sxm", "gpu_name": "A GPU", "sm_count": 132}
+    path = tmp_path / "tables" / "h200-sxm" / "opt-6.7b.json"
+    for layers in (["qkv"], ["o", "ffn1"], ["ffn2"]):
+        measure_linear.main(models=["opt-6.7b"], layers=layers, **where)
+    parts = linear_dispatch.read_table(path)["entries"]
+    assert [e["layer"] for e in parts] == ["qkv", "o", "ffn1", "ffn2"]
+    path.unlink()
+    assert swept == [(12288, 4096), (4096, 4096), (16384, 4096), (4096, 16384)]
+    swept.clear()
+    written = measure_linear.main(models=["llama2-7b", "opt-6.7b"], **where)
+    assert linear_dispatch.read_table(path)["entries"] == parts
+    assert swept == [*LLAMA.values(), (16384, 4096), (4096, 16384)]
+    rows = measurements.read("h200-sxm", op="linear")
+    assert len(rows) == written == 6 * sum(1 for p in POINTS for _ in measure_linear.rows_of(p, 1, 1))
+    with pytest.raises(ValueError, match="layer: got gate; accepted: the layers of llama2-7b"):
+        measure_linear.main(models=["llama2-7b"], layers=["gate"], **where)
+
+
+def test_shapes_of_no_model_get_rows_and_no_table(swept: list[tuple[int, int]], tmp_path: Path) -> None:
+    from costmodel import measure_linear
+
+    measure_linear.main(
+        models=[], shapes=[(4097, 4095)], quick=True, slug="h200-sxm", gpu_name="A GPU", sm_count=132
+    )
+    assert swept == [(4097, 4095)] and not (tmp_path / "tables").exists()
+    assert {row.case_values["N"] for row in measurements.read("h200-sxm", op="linear")} == {4097}
+    for arguments in (["--shape", "4097"], ["--shape", "4097x0"]):
+        with pytest.raises(SystemExit):
+            main(["measure", "--op", "linear", *arguments])
+    assert main(["measure", "--shape", "4097x4095"]) == 2
+
+
 @pytest.mark.parametrize("path", sorted(linear_dispatch.folders()[-1].glob("*/*.json")), ids=lambda p: p.stem)
 def test_committed_tables_are_current(path: Path) -> None:
     """Of these kernels, whole, and with the layers of their model."""
