@@ -6,8 +6,9 @@ Left is x and right is w; or, ``turned``, left is w and right is x, so that few 
 tensor cores then form y^T. Both come in slabs 64 deep, by asynchronous copies into ``stages`` buffers in shared memory,
 swizzled as `linear_full` does, which is a layout that ``wgmma`` reads in place: no operand passes registers.
 
-Two slabs belong to the products, the one under way and the one before it, whose end the next barrier makes known;
-the others are being filled. The sums of a tile stay in registers.
+Products run ahead of the warps that issue them: while they work on one slab, the one before it may still be theirs
+(``trailing``), since only the next barrier makes its end known to all; the other slabs are being filled. The sums of a
+tile stay in registers.
 
 Turned, a tile need not be a whole number of 64 rows: ``pitch`` rows of w belong to it, so that every SM reads as many
 bytes of the weights, which is what counts for few rows of x. The tensor cores multiply zeros beyond.
@@ -40,7 +41,11 @@ class Spec:
     columns: int = 256
     """Rows of the right operand in a tile."""
     stages: int = 4
-    """Slabs in shared memory: two are used, the others on their way."""
+    """Slabs in shared memory."""
+    trailing: int = 1
+    """Products that may be under way while the next begin: 1, or 0, which leaves a slab more to copies."""
+    fetch: int = 0
+    """Bytes that a copy of w brings to L2 around its 16 (0: what it needs)."""
     turned: bool = False
     """The left operand is w."""
     guarded: bool = False
@@ -60,9 +65,9 @@ class Spec:
                 f"columns: {self.groups} warpgroups copy {16 * self.groups} rows at once and a product has at most 256 "
                 f"columns, so a multiple up to 256; got {self.columns}"
             )
-        if self.stages < 3:
+        if self.trailing not in (0, 1) or self.ahead < 1:
             raise ValueError(
-                f"stages: two are used while others are filled, so at least 3; got {self.stages}"
+                f"stages: {self.trailing + 1} are used (trailing 0 or 1) while others are filled; got {self.stages}"
             )
 
     @property
@@ -74,6 +79,11 @@ class Spec:
     def left_rows(self) -> int:
         """Rows of the left operand in a tile."""
         return GROUP_ROWS * self.groups
+
+    @property
+    def ahead(self) -> int:
+        """Slabs on their way while one is used."""
+        return self.stages - 1 - self.trailing
 
     @property
     def x_rows(self) -> int:
@@ -110,7 +120,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         flags = {"t": self.turned, "g": self.guarded, "s": self.split, "o": self.overlap}
         marks = "".join(f"_{mark}" for mark, on in flags.items() if on)
-        shape = f"{self.left_rows}x{self.columns}_s{self.stages}"
+        shape = f"{self.left_rows}x{self.columns}_s{self.stages}-{self.trailing}_f{self.fetch}"
         return f"group_gemm_{shape}_{self.dtype}_v{self.halves}_b{self.blocks}{marks}"
 
 
@@ -128,12 +138,12 @@ def build(tile: Any, spec: Spec) -> Any:
     lane, warp, block, divide, barrier = tile.lane, tile.warp, tile.block, tile.divide, tile.barrier
     small, int64, opaque, fence = tile.small, tile.int64, tile.opaque, tile.fence_async
     copy_x = tile.copy_rows(x_rows // copied_rows, step, copied_rows, guarded=spec.guarded)
-    copy_w = tile.copy_rows(w_rows // copied_rows, step, copied_rows, guarded=spec.guarded)
-    ahead = stages - 2
+    copy_w = tile.copy_rows(w_rows // copied_rows, step, copied_rows, guarded=spec.guarded, fetch=spec.fetch)
+    ahead = spec.ahead
     commit, wait, wait_all = tile.commit, tile.wait(ahead - 1), tile.wait(0)
     registers, tile_sums = spec.registers, spec.tile_sums
     zeros, begin_products = tile.zeros(registers), tile.group_mma_add(columns, SLAB // 16)
-    finish_before, finish = tile.group_wait(columns, 1), tile.group_wait(columns, 0)
+    finish_before, finish = tile.group_wait(columns, spec.trailing), tile.group_wait(columns, 0)
     store = (tile.store_group_turned if turned else tile.store_group)(columns, spec.halves)
     wait_for_previous, let_next_start = tile.wait_for_previous, tile.let_next_start
     store_sums, load_sums, add, last_block = (
@@ -149,8 +159,11 @@ def build(tile: Any, spec: Spec) -> Any:
         at = lane()
         index = small(warp())
         # A block takes every walkers-th tile, and of each the same part of K.
-        first_tile = small(divide(block(), split))
-        part = small(block() - first_tile * split)
+        first_tile = small(block())
+        part = small(0)
+        if split_k:
+            first_tile = small(divide(block(), split))
+            part = small(block() - first_tile * split)
         # Copies: eight lanes bring the eight chunks of a row.
         thread = small(32 * index + at)
         row = small(thread >> 3)
@@ -158,9 +171,11 @@ def build(tile: Any, spec: Spec) -> Any:
         to = small(2 * (row * ROW_WORDS + ((chunk ^ (row & 7)) << 2)))
         x_step = int64(copied_rows) * x_stride
         w_step = int64(copied_rows) * w_stride
-        all_slabs = small(divide(k + (SLAB - 1), SLAB))
-        first_slab = small(divide(part * all_slabs, split))
-        slabs = small(divide((part + 1) * all_slabs, split) - first_slab)
+        first_slab = small(0)
+        slabs = small(divide(k + (SLAB - 1), SLAB))
+        if split_k:
+            first_slab = small(divide(part * slabs, split))
+            slabs = small(divide((part + 1) * slabs, split) - first_slab)
         first_chunk = small(8 * chunk + SLAB * first_slab)
         depth = small(k - first_chunk)
         # What is copied next: which slab of which tile.
@@ -202,7 +217,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 wait()
                 fence()
                 barrier()
-                # Here every warp has seen the end of the products before the last ones: their slab can be overwritten.
+                # Here every warp has seen the end of the products ``trailing`` before the last: their slab is free.
                 c = begin_products(c, here + left, here + left_words)
                 if copy_slab >= slabs:  # on to the next tile, as long as this one's products last
                     if copy_tile < tiles:

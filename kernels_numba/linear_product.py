@@ -29,7 +29,7 @@ ADJUSTABLE: dict[str, tuple[str, ...]] = {
     "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
     "full": (
         *("rows", "warp_rows", "warp_columns"),
-        *("groups", "turned", "pitch"),
+        *("groups", "turned", "pitch", "trailing", "fetch"),
         *("columns", "stages", "blocks", "shares", "split"),
     ),
     "vendor": (),
@@ -305,7 +305,7 @@ def product(
             pitch = pitch or full.w_rows
             tiles = linear_group.tiles(full, m, n, pitch)
             guarded = bool(m % full.x_rows or n % full.w_rows or pitch != full.w_rows)
-            ahead, whole_pairs = full.stages - 2, pitch % 2 == 0
+            ahead, whole_pairs = full.ahead, pitch % 2 == 0
         else:
             full = linear_full.Spec(dtype, **options)
             tiles = linear_full.tiles(full, m, n)
