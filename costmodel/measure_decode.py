@@ -170,8 +170,12 @@ def kernel_of(variant: Variant, batch: int, n: int, k: int) -> Any:
     gpu = device()
 
     def chosen(impl: str | None) -> Any:
-        where = {"sm_count": gpu.sm_count or 1, "impl": impl, "overlap": variant.overlap}
-        return choose(batch, n, k, "fp16", gpu.name, **where)  # type: ignore[arg-type]
+        return choose(
+            *(batch, n, k, "fp16", gpu.name, gpu.sm_count or 1),
+            capability=gpu.capability,
+            impl=impl,
+            overlap=variant.overlap,
+        )
 
     if "flat" in variant.techniques:
         return chosen(None if "choice" in variant.techniques else "flat").choice

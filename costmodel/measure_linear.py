@@ -69,7 +69,8 @@ class Point:
 def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
     """Settings worth timing: the default of each kernel that takes M rows, and its neighbours."""
     from kernels_numba.device import LARGEST_SHARED_BYTES, device
-    from kernels_numba.linear_product import FULL_TILES, LARGEST_M, Choice, default_choice, product
+    from kernels_numba.linear_product import LARGEST_M, Choice, product
+    from kernels_numba.linear_settings import FULL_TILES, default_choice
 
     found = [Choice("vendor")]
     if m <= (LARGEST_M["gemv"] or 0):

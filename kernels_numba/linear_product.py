@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from kernels_numba import linear_flat, linear_full, linear_gemv, linear_group, linear_realign
-from kernels_numba.device import LARGEST_SHARED_BYTES
 
 FAMILIES: dict[str, ModuleType] = {"gemv": linear_gemv, "flat": linear_flat, "full": linear_full}
 IMPLS = (*FAMILIES, "vendor")
@@ -152,100 +151,6 @@ class Product:
         sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
         shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
         return [x, shifted, w, partials, counters, y, *sizes, *shares]
-
-
-def default_choice(
-    impl: str, m: int, n: int, k: int, *, sm_count: int = 132, shared_bytes: int = LARGEST_SHARED_BYTES
-) -> Choice:
-    """Settings of a kernel for a shape, without measurements.
-
-    Args:
-        impl: the kernel.
-        m: rows of x, at least 1.
-        n: rows of w.
-        k: columns of both.
-        sm_count: the GPU's SMs,
-        shared_bytes: and the shared memory that it allows a block.
-    """
-    if impl == "vendor":
-        return Choice("vendor")
-    if impl == "full":
-        return _default_full(m, n, k, sm_count, shared_bytes)
-    if impl == "gemv":
-        rows, depth = (2, 4) if m <= 2 else (4, 2)
-        split = _split(-(-n // rows), k, 4 * 256 * depth, sm_count)
-        return Choice.of("gemv", rows=rows, depth=depth, warps=4, blocks=6 if m == 1 else 4, split=split)
-    settings = _flat_tile(m, -(-n // sm_count))
-    columns = -(-m // 8)
-    while settings["warps"] > 1 and linear_flat.Spec("fp16", columns, **settings).shared_bytes > shared_bytes:
-        settings["warps"] //= 2
-    return Choice.of("flat", **settings, blocks=1, shares=sm_count, split=_split(n, k, 8 * 128, sm_count))
-
-
-def _flat_tile(m: int, share: int) -> dict[str, Any]:
-    """Tile, batch and ring of the flat product where an SM takes ``share`` rows of w.
-
-    x is read once for every tile, so tiles are as high as fits. Accumulators (row_tiles M / 2 registers a lane) and
-    shared memory set the limit; the figures are those that were fastest on an H200.
-    """
-    if m <= 8:
-        if share <= 32:
-            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
-        if 64 < share <= 96:
-            return {"row_tiles": 6, "steps": 2, "stages": 2, "warps": 8}
-        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
-    if m <= 16:
-        if share <= 32:
-            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
-        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
-    if m <= 32:
-        return {"row_tiles": 2, "steps": 4, "stages": 2, "warps": 8}
-    return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 4}
-
-
-def _split(parts: int, k: int, share: int, sm_count: int) -> int:
-    """Blocks that share their outputs: as many as give every SM one, each of them ``share`` of K or more."""
-    return max(1, min(sm_count // parts, k // share, 64))
-
-
-FULL_TILES: tuple[dict[str, Any], ...] = (
-    {"rows": 128, "columns": 256, "warp_rows": 64, "warp_columns": 64, "stages": 4, "blocks": 1},
-    {"rows": 128, "columns": 192, "warp_rows": 64, "warp_columns": 48, "stages": 4, "blocks": 1},
-    {"rows": 128, "columns": 128, "warp_rows": 64, "warp_columns": 64, "stages": 3, "blocks": 2},
-    {"rows": 64, "columns": 128, "warp_rows": 32, "warp_columns": 64, "stages": 4, "blocks": 2},
-    {"rows": 64, "columns": 192, "warp_rows": 32, "warp_columns": 48, "stages": 5, "blocks": 1},
-    {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 5, "blocks": 2},
-    {"rows": 32, "columns": 128, "warp_rows": 32, "warp_columns": 32, "stages": 6, "blocks": 1},
-)
-"""Tiles of the full product, from the one with the fewest loads for its products on."""
-
-
-def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> Choice:
-    """The tile, and the split of K, with the least work for the busiest SM.
-
-    Work is counted in elements of y times K, over what of the tensor cores' rate a tile of that size reaches; a split
-    adds the partial sums' way through L2, here as if K were 1024 longer for each.
-    """
-
-    def work(settings: dict[str, int], split: int) -> float:
-        rows, columns = settings["rows"], settings["columns"]
-        units = -(-m // rows) * -(-n // columns) * split
-        rate = 1 / (1 + 24 / rows + 24 / columns)
-        return -(-units // sm_count) * rows * columns * (k / split + (1024 if split > 1 else 0)) / rate
-
-    slabs = -(-k // linear_full.SLAB)
-    candidates = [
-        (work(settings, split), i, split)
-        for i, settings in enumerate(FULL_TILES)
-        for split in (1, 2, 3, 4, 6, 8)
-        if (split == 1 or split <= slabs // 4)
-        and linear_full.Spec("fp16", **settings).shared_bytes <= shared_bytes
-    ]
-    if not candidates:
-        raise ValueError(f"no tile of the full product fits in {shared_bytes} bytes of shared memory a block")
-    _, place, split = min(candidates)
-    tile = FULL_TILES[place]
-    return Choice.of("full", **tile, shares=sm_count * tile["blocks"], split=split)
 
 
 def check_accepts(impl: str, m: int) -> None:

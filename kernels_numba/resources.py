@@ -22,7 +22,8 @@ from typing import Any
 
 from kernels_numba import filter_transform, fused_deep, fused_group, fused_warp, linear_realign
 from kernels_numba.families import default_plans, family_of, runs_on
-from kernels_numba.linear_product import FULL_TILES, Choice, default_choice, product
+from kernels_numba.linear_product import Choice, product
+from kernels_numba.linear_settings import FULL_TILES, default_choice
 from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
 

@@ -85,7 +85,7 @@ for name in ("qkv", "o"):
 # L2 is than memory.
 
 # %%
-for name, expression in zip(("M1", "M2"), linear.symbolic_thresholds(), strict=True):
+for name, expression in zip(("M1", "M2", "U"), linear.symbolic_thresholds(), strict=True):
     print(name, "=", expression)
 print()
 for gpu in costmodel.gpus.slugs():

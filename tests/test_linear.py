@@ -16,9 +16,10 @@ import kernels_numba
 import reference
 from kernels_numba import Linear, linear_dispatch
 from kernels_numba.linear_dispatch import DispatchWarning, choose
-from kernels_numba.linear_product import ADJUSTABLE, LARGEST_M, Choice, Product, default_choice, product
+from kernels_numba.linear_product import ADJUSTABLE, LARGEST_M, Choice, Product, product
 from kernels_numba.linear_realign import head, padded, phases
 from kernels_numba.linear_run import run_cpu
+from kernels_numba.linear_settings import default_choice
 
 DTYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 OWN = ("gemv", "flat", "full")

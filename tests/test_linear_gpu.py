@@ -11,8 +11,9 @@ from test_linear import DTYPES, OWN, Case, cases, judge
 
 import kernels_numba
 from kernels_numba import HostCopyWarning, Linear
-from kernels_numba.linear_product import LARGEST_M, Choice, default_choice
+from kernels_numba.linear_product import LARGEST_M, Choice
 from kernels_numba.linear_run import run_cpu
+from kernels_numba.linear_settings import default_choice
 
 pytestmark = pytest.mark.gpu
 
