@@ -29,8 +29,10 @@ from costmodel.measurements import Row
 from costmodel.models import model
 
 SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
-QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-REPLAYS = 13
+QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+REPLAYS = 9
+GROUP_CANDIDATES = 5
+"""Settings of the full product on warpgroups that are timed, those with the least rough time."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,13 @@ class Point:
 
 def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
     """Settings worth timing: the default of each kernel that takes M rows, and its neighbours."""
+    from kernels_numba import linear_group
     from kernels_numba.device import LARGEST_SHARED_BYTES, device
     from kernels_numba.linear_product import LARGEST_M, Choice, product
-    from kernels_numba.linear_settings import FULL_TILES, default_choice
+    from kernels_numba.linear_settings import FULL_TILES, default_choice, group_candidates
 
+    limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
+    on_groups = device().capability == linear_group.CAPABILITY
     found = [Choice("vendor")]
     if m <= (LARGEST_M["gemv"] or 0):
         found.append(default_choice("gemv", m, n, k, sm_count=sm_count))
@@ -89,7 +94,10 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
         for row_tiles, steps, stages, warps in tiles if m <= 32 else ():
             settings = {"row_tiles": row_tiles, "steps": steps, "stages": stages, "warps": warps}
             found.append(Choice.of("flat", **{**base.options, **settings}))
-    if m >= 12:
+    if m >= 12 and on_groups:
+        ranked = sorted(group_candidates(m, n, k, sm_count, limit), key=lambda pair: (pair[0], str(pair[1])))
+        found += [choice for _, choice in ranked[:GROUP_CANDIDATES]]
+    elif m >= 12:
         found.append(default_choice("full", m, n, k, sm_count=sm_count))
         for tile in FULL_TILES:
             if tile["rows"] < 2 * m <= 16 * tile["rows"] and (m > 64 or tile["rows"] <= 64):
@@ -99,7 +107,6 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
                     found.append(Choice.of("full", **tile, shares=shares, split=split))
                     if units * split > shares:
                         found.append(Choice.of("full", **tile, split=split))
-    limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
     return [
         choice
         for choice in dict.fromkeys(found)

@@ -148,7 +148,7 @@ def group_candidates(
     for turned, groups in ((0, 2), (1, 1), (1, 2)):
         rows = linear_group.GROUP_ROWS * groups
         for columns in GROUP_COLUMNS:
-            if columns % (16 * groups) or (turned and not m <= columns < m + 64):
+            if columns % (16 * groups) or (turned and not m <= columns < m + 32):
                 continue
             stages = min(MOST_STAGES, shared_bytes // ((rows + columns) * 2 * linear_full.SLAB))
             if stages < 3:
