@@ -178,34 +178,37 @@ def build(tile: Any, spec: Spec) -> Any:
             slabs = small(divide((part + 1) * slabs, split) - first_slab)
         first_chunk = small(8 * chunk + SLAB * first_slab)
         depth = small(k - first_chunk)
+
+        def corner(place):
+            """The first rows of x and of w of a tile, and where its rows of w end."""
+            across = small(divide(place, x_tiles))
+            w_begin = small(across * pitch)
+            return small((place - across * x_tiles) * x_rows), w_begin, small(min(n, w_begin + pitch))
+
+        def bring_x(stage, first, slab):
+            """Copy a slab of x, from its row ``first`` on, to a stage."""
+            start = int64(first + row) * x_stride + (first_chunk + SLAB * slab)
+            copy_x(2 * (stage + x_at) + to, x, start, x_step, small(m - first - row), SLAB * slab < depth)
+
+        def bring_w(stage, first, end, slab):
+            """The same of w, whose rows of this tile end at ``end``."""
+            start = int64(first + row) * w_stride + (first_chunk + SLAB * slab)
+            copy_w(2 * (stage + w_at) + to, w, start, w_step, small(end - first - row), SLAB * slab < depth)
+
         # What is copied next: which slab of which tile.
         copy_tile = first_tile
-        across = small(divide(first_tile, x_tiles))
-        x_row = small((first_tile - across * x_tiles) * x_rows + row)
-        w_row = small(across * pitch + row)
-        w_left = small(min(n - across * pitch, pitch) - row)
-        from_x = int64(x_row) * x_stride + first_chunk
-        from_w = int64(w_row) * w_stride + first_chunk
+        x_begin, w_begin, w_end = corner(first_tile)
         group = small(index >> 2)
         left = small(group * (64 * ROW_WORDS))
         for s in range(ahead):
             if s < slabs:
-                inside = SLAB * s < depth
-                copy_w(2 * (s * stage_words + w_at) + to, w, from_w + SLAB * s, w_step, w_left, inside)
+                bring_w(s * stage_words, w_begin, w_end, s)
         if overlap:
             wait_for_previous()
             let_next_start()
         for s in range(ahead):
             if s < slabs:
-                inside = SLAB * s < depth
-                copy_x(
-                    2 * (s * stage_words + x_at) + to,
-                    x,
-                    from_x + SLAB * s,
-                    x_step,
-                    small(m - x_row),
-                    inside,
-                )
+                bring_x(s * stage_words, x_begin, s)
             commit()
         copy_slab = small(ahead)
         coming = small(ahead * stage_words)
@@ -223,23 +226,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     if copy_tile < tiles:
                         copy_tile = small(copy_tile + walkers)
                         copy_slab = small(0)
-                        across = small(divide(copy_tile, x_tiles))
-                        x_row = small((copy_tile - across * x_tiles) * x_rows + row)
-                        w_row = small(across * pitch + row)
-                        w_left = small(min(n - across * pitch, pitch) - row)
-                        from_x = int64(x_row) * x_stride + first_chunk
-                        from_w = int64(w_row) * w_stride + first_chunk
+                        x_begin, w_begin, w_end = corner(copy_tile)
                 if copy_tile < tiles:
-                    inside = SLAB * copy_slab < depth
-                    copy_x(
-                        2 * (coming + x_at) + to,
-                        x,
-                        from_x + SLAB * copy_slab,
-                        x_step,
-                        small(m - x_row),
-                        inside,
-                    )
-                    copy_w(2 * (coming + w_at) + to, w, from_w + SLAB * copy_slab, w_step, w_left, inside)
+                    bring_x(coming, x_begin, copy_slab)
+                    bring_w(coming, w_begin, w_end, copy_slab)
                 commit()
                 copy_slab = small(copy_slab + 1)
                 coming = small(coming + stage_words)
@@ -250,16 +240,13 @@ def build(tile: Any, spec: Spec) -> Any:
                     here = small(0)
                 c = finish_before(c)
             c = finish(c)
-            done = small(divide(tile_index, x_tiles))
-            x_begin = small((tile_index - done * x_tiles) * x_rows)
-            w_begin = small(done * pitch)
-            w_end = small(min(n, w_begin + pitch))
+            out_row, out_column, out_end = corner(tile_index)
             if turned:  # of y: row g and columns 2 t, 2 t + 1 of each 8 x 8 block
-                out_row = small(x_begin + (at >> 2))
-                out_column = small(w_begin + 16 * index + 2 * (at & 3))
+                out_row = small(out_row + (at >> 2))
+                out_column = small(out_column + 16 * index + 2 * (at & 3))
             else:
-                out_row = small(x_begin + 16 * index + (at >> 2))
-                out_column = small(w_begin + 2 * (at & 3))
+                out_row = small(out_row + 16 * index + (at >> 2))
+                out_column = small(out_column + 2 * (at & 3))
             place = int64(out_row) * n + out_column
             if split_k:
                 mine = int64(tile_index * split) * tile_sums + (index * (32 * registers) + 4 * at)
@@ -268,9 +255,9 @@ def build(tile: Any, spec: Spec) -> Any:
                     c = load_sums(partials, mine, 128)
                     for p in range(1, split):
                         c = add(c, load_sums(partials, mine + p * tile_sums, 128))
-                    store(y, place, n, m - out_row, w_end - out_column, c)
+                    store(y, place, n, m - out_row, out_end - out_column, c)
             else:
-                store(y, place, n, m - out_row, w_end - out_column, c)
+                store(y, place, n, m - out_row, out_end - out_column, c)
             c = zeros()
             tile_index = small(tile_index + walkers)
         wait_all()
