@@ -6,9 +6,9 @@ Left is x and right is w; or, ``turned``, left is w and right is x, so that few 
 tensor cores then form y^T. Both come in slabs 64 deep, by asynchronous copies into ``stages`` buffers in shared memory,
 swizzled as `linear_full` does, which is a layout that ``wgmma`` reads in place: no operand passes registers.
 
-Products run ahead of the warps that issue them: while they work on one slab, the one before it may still be theirs
-(``trailing``), since only the next barrier makes its end known to all; the other slabs are being filled. The sums of a
-tile stay in registers.
+Products run ahead of the warps that issue them, so that tensor cores do not wait for a barrier: two slabs are theirs,
+the one they work on and the one before it, whose end only the next barrier makes known to all; the others are being
+filled. The sums of a tile stay in registers.
 
 Turned, a tile need not be a whole number of 64 rows: ``pitch`` rows of w belong to it, so that every SM reads as many
 bytes of the weights, which is what counts for few rows of x. The tensor cores multiply zeros beyond.
@@ -41,11 +41,7 @@ class Spec:
     columns: int = 256
     """Rows of the right operand in a tile."""
     stages: int = 4
-    """Slabs in shared memory."""
-    trailing: int = 1
-    """Products that may be under way while the next begin: 1, or 0, which leaves a slab more to copies."""
-    fetch: int = 0
-    """Bytes that a copy of w brings to L2 around its 16 (0: what it needs)."""
+    """Slabs in shared memory: two are used, the others on their way."""
     turned: bool = False
     """The left operand is w."""
     guarded: bool = False
@@ -65,9 +61,9 @@ class Spec:
                 f"columns: {self.groups} warpgroups copy {16 * self.groups} rows at once and a product has at most 256 "
                 f"columns, so a multiple up to 256; got {self.columns}"
             )
-        if self.trailing not in (0, 1) or self.ahead < 1:
+        if self.ahead < 1:
             raise ValueError(
-                f"stages: {self.trailing + 1} are used (trailing 0 or 1) while others are filled; got {self.stages}"
+                f"stages: two are used while others are filled, so at least 3; got {self.stages}"
             )
 
     @property
@@ -83,7 +79,7 @@ class Spec:
     @property
     def ahead(self) -> int:
         """Slabs on their way while one is used."""
-        return self.stages - 1 - self.trailing
+        return self.stages - 2
 
     @property
     def x_rows(self) -> int:
@@ -120,7 +116,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         flags = {"t": self.turned, "g": self.guarded, "s": self.split, "o": self.overlap}
         marks = "".join(f"_{mark}" for mark, on in flags.items() if on)
-        shape = f"{self.left_rows}x{self.columns}_s{self.stages}-{self.trailing}_f{self.fetch}"
+        shape = f"{self.left_rows}x{self.columns}_s{self.stages}"
         return f"group_gemm_{shape}_{self.dtype}_v{self.halves}_b{self.blocks}{marks}"
 
 
@@ -138,12 +134,12 @@ def build(tile: Any, spec: Spec) -> Any:
     lane, warp, block, divide, barrier = tile.lane, tile.warp, tile.block, tile.divide, tile.barrier
     small, int64, opaque, fence = tile.small, tile.int64, tile.opaque, tile.fence_async
     copy_x = tile.copy_rows(x_rows // copied_rows, step, copied_rows, guarded=spec.guarded)
-    copy_w = tile.copy_rows(w_rows // copied_rows, step, copied_rows, guarded=spec.guarded, fetch=spec.fetch)
+    copy_w = tile.copy_rows(w_rows // copied_rows, step, copied_rows, guarded=spec.guarded)
     ahead = spec.ahead
     commit, wait, wait_all = tile.commit, tile.wait(ahead - 1), tile.wait(0)
     registers, tile_sums = spec.registers, spec.tile_sums
     zeros, begin_products = tile.zeros(registers), tile.group_mma_add(columns, SLAB // 16)
-    finish_before, finish = tile.group_wait(columns, spec.trailing), tile.group_wait(columns, 0)
+    finish_before, finish = tile.group_wait(columns, 1), tile.group_wait(columns, 0)
     store = (tile.store_group_turned if turned else tile.store_group)(columns, spec.halves)
     wait_for_previous, let_next_start = tile.wait_for_previous, tile.let_next_start
     store_sums, load_sums, add, last_block = (
@@ -220,7 +216,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 wait()
                 fence()
                 barrier()
-                # Here every warp has seen the end of the products ``trailing`` before the last: their slab is free.
+                # Here every warp has seen the end of the products before the last: their slab is free.
                 c = begin_products(c, here + left, here + left_words)
                 if copy_slab >= slabs:  # on to the next tile, as long as this one's products last
                     if copy_tile < tiles:

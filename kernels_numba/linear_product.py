@@ -28,7 +28,7 @@ ADJUSTABLE: dict[str, tuple[str, ...]] = {
     "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
     "full": (
         *("rows", "warp_rows", "warp_columns"),
-        *("groups", "turned", "pitch", "trailing", "fetch"),
+        *("groups", "turned", "pitch"),
         *("columns", "stages", "blocks", "shares", "split"),
     ),
     "vendor": (),

@@ -90,10 +90,8 @@ class CpuStreams:
 
         return load
 
-    def copy_rows(
-        self, count: int, shared_step: int, row_step: int, *, guarded: bool, fetch: int = 0
-    ) -> Callable:
-        """Asynchronous copies of 16 bytes, a row apart; ``fetch`` is a hint."""
+    def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool) -> Callable:
+        """Asynchronous copies of 16 bytes, a row apart."""
         copy = self.copy_async(CHUNK)
 
         def copies(to: Any, source: Buffer, at: Any, stride: Any, rows: Any, valid: Any) -> None:

@@ -187,15 +187,13 @@ class GpuStreams:
 
         return load
 
-    def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool, fetch: int = 0) -> Any:
+    def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool) -> Any:
         """Asynchronous copies of 16 bytes: ``op(to_half, source, at, stride, rows, valid)``.
 
         Copy i goes from element ``at + i stride`` to half element ``to_half + i shared_step``. Guarded, it brings
-        zeros where not ``valid``, or where ``i row_step`` is not below ``rows``. ``fetch`` (64, 128 or 256): bring that
-        many bytes around each piece from device memory to L2.
+        zeros where not ``valid``, or where ``i row_step`` is not below ``rows``.
         """
-        hint = f".L2::{fetch}B" if fetch else ""
-        text = f"cp.async.cg.shared.global{hint} [$0+{{}}], [$1], 16, $2;"
+        text = "cp.async.cg.shared.global [$0+{}], [$1], 16, $2;"
 
         @intrinsic
         def copy(typing_context, to, source, at, stride, rows, valid):
