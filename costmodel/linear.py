@@ -67,7 +67,7 @@ class Kernel:
     """Blocks of the full product on fewer SMs than 1 / 1.4 of all leave memory idle."""
     tile_loss: float = 16.0
     """A tile of r x c reaches 1 / (1 + loss / r + loss / c) of the rate of products."""
-    group_hidden_s: float = 1.4e-6
+    group_hidden_s: float = 2.0e-6
     """Of the full product on warpgroups: how much of its start is hidden where launches overlap,"""
     group_cache_fraction: float = 0.85
     """its share of L2's rate,"""
