@@ -12,6 +12,7 @@ from functools import cache
 from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
@@ -26,7 +27,7 @@ class GpuFloats(GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class GpuLinear(GpuProducts, GpuStreams, GpuTile):
+class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
 
 
