@@ -6,6 +6,7 @@ from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_lines import CpuLines
+from kernels_numba.tile.cpu_maps import CpuMaps
 from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
@@ -23,6 +24,10 @@ class CpuLinear(CpuProducts, CpuStreams, CpuTile):
     """For linear layers."""
 
 
+class CpuLayers(CpuMaps, CpuProducts, CpuStreams, CpuTile):
+    """For convolution layers in two dimensions."""
+
+
 class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
 
@@ -33,6 +38,7 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "float": CpuFloats,
     "linear": CpuLinear,
     "attention": CpuAttention,
+    "layers": CpuLayers,
 }
 
 

@@ -13,6 +13,7 @@ from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_lines import GpuLines
+from kernels_numba.tile.gpu_maps import GpuMaps
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
@@ -29,6 +30,10 @@ class GpuLinear(GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
 
 
+class GpuLayers(GpuMaps, GpuProducts, GpuStreams, GpuTile):
+    """For convolution layers in two dimensions."""
+
+
 class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
 
@@ -39,6 +44,7 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "float": GpuFloats,
     "linear": GpuLinear,
     "attention": GpuAttention,
+    "layers": GpuLayers,
 }
 
 
