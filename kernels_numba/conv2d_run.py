@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.conv2d_plan import Alignment, Constants, Plan, Ref, Step
-from kernels_numba.launch import LaunchError
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 
@@ -60,15 +59,6 @@ class Launches:
             start(stream, *(addresses[name] + offset for name, offset in refs))
 
 
-def spectra_addresses(plan: Plan, start: int) -> dict[str, int]:
-    """Where the spectra lie in a workspace of `Plan.bytes` bytes."""
-    found = {}
-    for name, words in plan.words(plan.images).items():
-        found[name] = start
-        start += 4 * words
-    return found
-
-
 # ---- the CPU body --------------------------------------------------------------------------------------------
 def run_cpu(
     plan: Plan, arrays: dict[str, NDArray], out_shape: tuple[int, ...], aligned: Alignment | None = None
@@ -107,14 +97,14 @@ def run_cpu(
 
 def alignment(arrays: dict[str, NDArray], out: NDArray) -> Alignment:
     """What host arrays allow; a result stands in for the array that is not given."""
-    found = {name: _halves(arrays[name].ctypes.data) for name in ("x", "w") if name in arrays}
-    found["y"] = _halves(arrays["dy"].ctypes.data) if "dy" in arrays else 8
+    found = {name: halves_at(arrays[name].ctypes.data) for name in ("x", "w") if name in arrays}
+    found["y"] = halves_at(arrays["dy"].ctypes.data) if "dy" in arrays else 8
     for name in ("x", "w", "y"):
-        found.setdefault(name, _halves(out.ctypes.data))
+        found.setdefault(name, halves_at(out.ctypes.data))
     return Alignment(**found)
 
 
-def _halves(address: int) -> int:
+def halves_at(address: int) -> int:
     """How many halves, 8 at most, whose size divides an address."""
     return next(n for n in (8, 4, 2, 1) if address % (2 * n) == 0)
 
@@ -125,6 +115,3 @@ def _aligned(bits: NDArray) -> NDArray:
     start = (-room.ctypes.data // bits.itemsize) % (16 // bits.itemsize)
     room[start : start + bits.size] = bits
     return room[start : start + bits.size]
-
-
-__all__ = ["LaunchError", "Launches", "alignment", "run_cpu", "spectra_addresses"]

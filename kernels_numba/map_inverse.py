@@ -44,7 +44,9 @@ class Spec:
     @property
     def slices(self) -> int:
         """Parts of the wanted columns that are formed one after the other."""
-        return 1 if self.rows * self.wanted_columns <= MOST_REGISTERS else 2
+        if self.rows * self.wanted_columns <= MOST_REGISTERS:
+            return 1
+        return self.wanted_columns // 16 if self.columns % 32 else 2
 
     @property
     def points(self) -> int:
