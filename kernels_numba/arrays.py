@@ -203,7 +203,9 @@ class TorchAdapter(Adapter):
         """A pass of a convolution layer by the vendor's library."""
         g, torch = geometry, self.torch
         if g.before != g.after:
-            raise ValueError('padding: the library pads both sides alike, and this "same" cannot; use impl="fft"')
+            raise ValueError(
+                'padding: the library pads both sides alike, and this "same" cannot; use impl="fft"'
+            )
         settings = (list(g.stride), list(g.before), list(g.dilation))
         if which == "forward":
             return torch.nn.functional.conv2d(arrays["x"], arrays["w"], None, *settings, g.groups)

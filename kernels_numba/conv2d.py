@@ -8,10 +8,11 @@ The meaning is that of PyTorch's functional ``conv2d``, a cross-correlation (``r
     >>> kernels_numba.conv2d(x, w).shape
     (1, 1, 2, 2)
 
-By FFT, maps are cut into tiles of 16 to 64 rows and columns (`conv2d_tiles`); each pass transforms its operands, forms a
-product of matrices over channels at every frequency, and transforms back (`conv2d_plan`). Spectra are in half precision,
-sums in float32. An FFT promises an error that is small beside the size of the result as a whole, not beside every single
-element: small outputs next to large ones may drown, and a sum of terms that are not negative may come out below zero.
+By FFT, maps are cut into tiles of 16 to 64 rows and columns (`conv2d_tiles`); each pass transforms its operands, forms
+a product of matrices over channels at every frequency, and transforms back (`conv2d_plan`). Spectra are in half
+precision, sums in float32. An FFT promises an error that is small beside the size of the result as a whole, not beside
+every single element: small outputs next to large ones may drown, and a sum of terms that are not negative may come out
+below zero.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Conv2dSpectra:
     """The spectrum of a layer's input, kept by the forward pass for the gradient of the weights.
 
     Give the same object as ``keep`` to :func:`conv2d` and then to :func:`conv2d_weight_gradient`, with the same x. The
-    second need not transform x again; it does not notice if x has changed. ``bytes`` of device (or host) memory are held
-    until :meth:`clear`, or until the object goes.
+    second need not transform x again; it does not notice if x has changed. ``bytes`` of device (or host) memory are
+    held until :meth:`clear`, or until the object goes.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ def conv2d(
         x: fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba. N may be 0.
         w: filters, of the dtype and the place of x.
         stride: samples from output to output, one integer or two (rows first).
-        padding: zeros on each side, one integer or two; "valid" (none), or "same" (as many outputs as inputs, stride 1).
+        padding: zeros on each side, one integer or two; "valid" (none), or "same" (as many outputs as inputs).
         dilation: samples from tap to tap, one integer or two.
         groups: of channels that are not mixed; ``groups = C`` is depthwise.
         impl: "fft"; "direct", the library's convolution, for PyTorch tensors on a GPU; by default what
@@ -124,9 +125,7 @@ def conv2d_input_gradient(
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or groups < 1:
         raise ValueError(f"groups: expected a whole number, at least 1; got {groups!r}")
     x_shape = (shape[0], taps[1] * int(groups), *size)
-    geometry = Geometry.of(
-        x_shape, taps, stride=stride, padding=padding, dilation=dilation, groups=groups
-    )
+    geometry = Geometry.of(x_shape, taps, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return _run(geometry, "input_gradient", {"dy": dy, "w": w}, x_shape, impl, tile, memory, out, None)
 
 
@@ -156,9 +155,7 @@ def conv2d_weight_gradient(
     if x_shape[1] % groups:
         raise ValueError(f"x: expected C divisible by groups={groups}; got C={x_shape[1]}")
     w_shape = (dy_shape[1], x_shape[1] // int(groups), *pair(kernel_size, "kernel_size", "kh and kw of w"))
-    geometry = Geometry.of(
-        x_shape, w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups
-    )
+    geometry = Geometry.of(x_shape, w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return _run(geometry, "weight_gradient", {"x": x, "dy": dy}, w_shape, impl, tile, memory, out, keep)
 
 
@@ -176,9 +173,7 @@ def explain_conv2d(
     memory: int | None = None,
 ) -> Explanation:
     """Which way a pass ("forward", "input_gradient" or "weight_gradient") of a layer goes here, and why."""
-    geometry = Geometry.of(
-        x_shape, w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups
-    )
+    geometry = Geometry.of(x_shape, w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups)
     if dtype not in HALF_TYPES:
         raise ValueError(f"dtype: expected one of {', '.join(HALF_TYPES)}; got {dtype!r}")
     where = device()
@@ -222,9 +217,7 @@ def _result_shape(geometry: Geometry, which: str) -> tuple[int, int, int, int]:
     return shapes.get(which, geometry.w_shape)
 
 
-def _check(
-    a: Any, name: str, shape: tuple[int, ...], dtype: str, index: int | None, first: str
-) -> Adapter:
+def _check(a: Any, name: str, shape: tuple[int, ...], dtype: str, index: int | None, first: str) -> Adapter:
     adapter = adapter_of(a, name)
     if tuple(a.shape) != shape:
         raise ValueError(f"{name}: expected shape {shape} for this layer; got {tuple(a.shape)}")
@@ -245,9 +238,7 @@ def _check(
         mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(a), index))
         raise ValueError(f"{name} is in {mine} and {first} in {theirs}; move them to one place")
     if not adapter.contiguous(a):
-        raise ValueError(
-            f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
-        )
+        raise ValueError(f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()")
     return adapter
 
 
@@ -285,8 +276,10 @@ def _run(
         return y
     wanted = _tile(tile)
     kept = keep.plan if keep is not None and which == "weight_gradient" else None
-    if keep is not None and which == "weight_gradient" and (
-        kept is None or kept.geometry != geometry or kept.dtype != dtype
+    if (
+        keep is not None
+        and which == "weight_gradient"
+        and (kept is None or kept.geometry != geometry or kept.dtype != dtype)
     ):
         raise ValueError("keep: it holds no spectrum of this layer's x; give it to conv2d first")
     if impl is None and (not library or keep is not None or wanted is not None):
@@ -371,9 +364,7 @@ def _run_on_gpu(
         else:
             spectra[name] = adapter.empty(index, (words,), np.int32)
         addresses[name] = adapter_of(spectra[name], name).pointer(spectra[name])
-    aligned = Alignment(
-        *(halves_at(addresses.get(name, addresses["out"])) for name in ("x", "w", "dy"))
-    )
+    aligned = Alignment(*(halves_at(addresses.get(name, addresses["out"])) for name in ("x", "w", "dy")))
     _launches(plan, aligned, kept_x, index)(adapter.stream(index), addresses)
     if keep is not None and plan.which == "forward":
         keep.plan, keep.values = plan, spectra["A"]

@@ -1,8 +1,9 @@
 """Which way a convolution layer goes: whole maps or tiles by FFT, or the direct library; by a model that counts bytes.
 
-A launch takes as long as the longest of what it does: bytes to and from device memory, products on tensor cores; and some
-microseconds more. The direct library is one launch whose operations are the sum's own: it has no spectra, but k^2 times
-the products. What decides is mostly the bytes of the spectra, so the filters count: [f', f] maps as large as a tile.
+A launch takes as long as the longest of what it does: bytes to and from device memory, products on tensor cores; and
+some microseconds more. The direct library is one launch whose operations are the sum's own: it has no spectra, but k^2
+times the products. What decides is mostly the bytes of the spectra, so the filters count: [f', f] maps as large as a
+tile.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def costs(plan: Plan) -> list[Cost]:
     inputs, outputs = geometry.inputs, geometry.outputs
     products = plan.points * images * plan.tiles * geometry.groups * inputs * outputs
     found.append(Cost("product", 4 * sum(words.values()), 8 * products))
-    result = {"forward": geometry.y_shape, "input_gradient": geometry.x_shape}.get(plan.which, geometry.w_shape)
+    result = {"forward": geometry.y_shape, "input_gradient": geometry.x_shape}.get(
+        plan.which, geometry.w_shape
+    )
     size = result[0] * result[1] * result[2] * result[3]
     found.append(Cost("inverse transform", 4 * words["P"] + 2 * size, 0, words["P"]))
     return found

@@ -72,9 +72,7 @@ class Geometry:
         reach = (spread[0] * (w[2] - 1), spread[1] * (w[3] - 1))
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
-                raise ValueError(
-                    f'padding: expected "same", "valid", an integer or two; got {padding!r}'
-                )
+                raise ValueError(f'padding: expected "same", "valid", an integer or two; got {padding!r}')
             if padding == "same" and steps != (1, 1):
                 raise ValueError(
                     f'padding: "same" needs stride 1, got {stride!r}; give the padding in samples'
@@ -84,7 +82,7 @@ class Geometry:
             after = (total[0] - before[0], total[1] - before[1])
         else:
             before = after = pair(padding, "padding", "zeros on each side", least=0)
-        made = cls(x, w, steps, spread, before, after, int(groups))  # type: ignore[arg-type]
+        made = cls(x, w, steps, spread, before, after, int(groups))
         if min(made.dense) < 1:
             raise ValueError(
                 f"w: its taps cover {made.span} samples of {made.padded}, the padded x; pad more or take a smaller "

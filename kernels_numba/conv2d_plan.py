@@ -29,8 +29,11 @@ from kernels_numba.map_operands import FILTER, SIGNAL
 PASSES = ("forward", "input_gradient", "weight_gradient")
 BLOCK_BYTES = 113 * 1024
 """Shared memory of a block of transforms, where the least number of channels allows: two blocks on an SM of 227 KiB."""
-PRODUCT_COLUMNS = {16: ((96, 48), (64, 32), (32, 16)), 32: ((96, 48), (64, 32), (32, 16))}
-PRODUCT_COLUMNS[64] = ((96, 48), (64, 32), (32, 32), (16, 16))
+PRODUCT_COLUMNS: dict[int, tuple[Pair, ...]] = {
+    16: ((96, 48), (64, 32), (32, 16)),
+    32: ((96, 48), (64, 32), (32, 16)),
+    64: ((96, 48), (64, 32), (32, 32), (16, 16)),
+}
 """By rows of a block's tile of a product, columns of it and of a warp's; two warps at least."""
 
 
@@ -175,7 +178,7 @@ class Plan:
         return map_operands.result_scale(*self.tile, self.kinds, self.dtype)
 
     # ---- operands ----------------------------------------------------------------------------------------
-    def _image(self, name: str, axes_of: Any, shape: tuple[int, ...], channels: int, images: int, **other: Any) -> Source:
+    def _image(self, name: str, shape: tuple[int, ...], channels: int, images: int, **other: Any) -> Source:
         _, _, height, width = shape
         size = height * width
         return Source(
@@ -196,7 +199,7 @@ class Plan:
         """The input's tiles."""
         g, pair = self.geometry, (self.down, self.across)
         return self._image(
-            "x", pair, g.x_shape, g.inputs, images, spread=(1, 1), kind=kind,
+            "x", g.x_shape, g.inputs, images, spread=(1, 1), kind=kind,
             first=tuple(a.first for a in pair), extent=self.tile,
         )  # fmt: skip
 
@@ -205,7 +208,7 @@ class Plan:
         g, pair = self.geometry, (self.down, self.across)
         blocks = self.which == "weight_gradient"
         return self._image(
-            "dy", pair, g.y_shape, g.outputs, images, spread=g.stride, kind=FILTER if blocks else SIGNAL,
+            "dy", g.y_shape, g.outputs, images, spread=g.stride, kind=FILTER if blocks else SIGNAL,
             first=(0, 0) if blocks else tuple(a.first for a in pair),
             extent=tuple(min(a.step, a.size) for a in pair) if blocks else self.tile,
         )  # fmt: skip
@@ -257,9 +260,7 @@ class Plan:
             halves //= 2
         halves = 1 if spread else halves
         channels = self._channels(source.slots, (rows**2 + columns**2) // 2)
-        spec = map_transform.Spec(
-            rows, columns, self.dtype, halves, spread, channels, warps=min(8, channels)
-        )
+        spec = map_transform.Spec(rows, columns, self.dtype, halves, spread, channels, warps=min(8, channels))
         blocks = -(-source.slots // channels)
         values = dict(
             x=Ref(source.name, first_image * source.image_stride),
@@ -296,9 +297,7 @@ class Plan:
         inputs, outputs = padded(g.inputs), padded(g.outputs)
         m = images * self.tiles
         if self.which == "weight_gradient":
-            row_blocks, column_blocks = (
-                -(-n // spectral_gradient.ROW_WORDS) for n in (g.outputs, g.inputs)
-            )
+            row_blocks, column_blocks = (-(-n // spectral_gradient.ROW_WORDS) for n in (g.outputs, g.inputs))
             values = dict(
                 g=Ref("A"), x=Ref("B"), y=Ref("P"), m=m, rows=g.outputs, columns=g.inputs, groups=g.groups,
                 row_blocks=row_blocks, column_blocks=column_blocks,
@@ -327,9 +326,7 @@ class Plan:
             x_frequency=2 * m * g.groups * k, w_frequency=2 * rows_of_w * k,
             y_frequency=m * g.groups * padded(n),
         )  # fmt: skip
-        return Step(
-            spectral_product, spec, self.points * g.groups * row_blocks * column_blocks, values
-        )
+        return Step(spectral_product, spec, self.points * g.groups * row_blocks * column_blocks, values)
 
     def inverse(self, images: int, aligned: int, first_image: int = 0) -> Step:
         """The launch that transforms the product back."""
@@ -382,7 +379,7 @@ class Plan:
         )
         return Step(map_inverse, spec, maps * blocks, values)
 
-    def steps(self, aligned: Alignment = Alignment(), *, kept_x: bool = False) -> list[Step]:  # noqa: B008
+    def steps(self, aligned: Alignment = Alignment(), *, kept_x: bool = False) -> list[Step]:
         """All launches; ``kept_x``: the spectrum of x is there already (in "B" of the gradient of the weights)."""
         total = self.geometry.x_shape[0]
         if self.which == "weight_gradient":

@@ -78,9 +78,7 @@ def run_cpu(
     made["out"] = _aligned(np.full(int(np.prod(out_shape)), POISON, np.int16))
     for step in plan.steps(aligned or alignment(arrays, made["out"]), kept_x="B" in arrays):
         values: list[Any] = []
-        for name, kind, value in zip(
-            step.family.ARGUMENTS, step.family.SIGNATURE, step.arguments, strict=True
-        ):
+        for kind, value in zip(step.family.SIGNATURE, step.arguments, strict=True):
             if isinstance(value, Ref):
                 data = made[value.name] if kind == "HALVES" else made[value.name].view(np.int32)
                 label = {"A": "spectrum", "B": "spectrum", "P": "product"}.get(value.name, value.name)
@@ -97,10 +95,8 @@ def run_cpu(
 
 def alignment(arrays: dict[str, NDArray], out: NDArray) -> Alignment:
     """What host arrays allow; a result stands in for the array that is not given."""
-    found = {name: halves_at(arrays[name].ctypes.data) for name in ("x", "w") if name in arrays}
-    found["y"] = halves_at(arrays["dy"].ctypes.data) if "dy" in arrays else 8
-    for name in ("x", "w", "y"):
-        found.setdefault(name, halves_at(out.ctypes.data))
+    stored = {"x": arrays.get("x", out), "w": arrays.get("w", out), "y": arrays.get("dy", out)}
+    found = {name: halves_at(a.ctypes.data) for name, a in stored.items()}
     return Alignment(**found)
 
 

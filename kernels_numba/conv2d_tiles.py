@@ -5,9 +5,9 @@ A pass makes results 0 .. n_out - 1 of a source of n_in samples and a filter of 
 wrapped-around sample touches, so tile i begins at sample ``low + i step`` with step = T - span + 1, and the next one
 shares span - 1 samples with it.
 
-One tile can do more where its first and last samples are zeros anyway: what wraps around from behind the end of the tile
-must be zero, and what it would have been must be zero too. So a map of n samples with padding p on each side needs
-n + p samples, not n + 2 p.
+One tile can do more where its first and last samples are zeros anyway: what wraps around from behind the end of the
+tile must be zero, and what it would have been must be zero too. So a map of n samples with padding p on each side
+needs n + p samples, not n + 2 p.
 """
 
 from __future__ import annotations

@@ -192,9 +192,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 while s < slices:
                     z = contract_columns(data, load_across(s * slice_words + 4 * index, 128))
                     z = contract_rows(load_down(at_rows + 4 * index, 128), transpose(pack(z)))
-                    store(
-                        constant_words + (s * (32 * count) + index) * pitch + c, 0, 0, 0, pack_points(z)
-                    )
+                    store(constant_words + (s * (32 * count) + index) * pitch + c, 0, 0, 0, pack_points(z))
                     s = small(s + 1)
             c = small(c + warps)
         barrier()

@@ -2,10 +2,11 @@
 
     y[f, o, c] = sum_m conj(g[f, m, o]) x[f, m, c]
 
-Contracted is the row index of both operands, so they are transposed on their way to registers (``ldmatrix.trans``), halves
-by themselves: a row of the left operand is the real or the imaginary part of one channel, and so is a column of the right
-one. The product has all four products of parts, and the two rows of a channel, which neighbouring groups of lanes hold,
-are joined when the sums are stored. A block makes 64 by 64 points of one frequency and group from slabs of 32 rows m.
+Contracted is the row index of both operands, so they are transposed on their way to registers (``ldmatrix.trans``),
+halves by themselves: a row of the left operand is the real or the imaginary part of one channel, and so is a column of
+the right one. The product has all four products of parts, and the two rows of a channel, which neighbouring groups of
+lanes hold, are joined when the sums are stored. A block makes 64 by 64 points of one frequency and group from slabs of
+32 rows m.
 """
 
 from __future__ import annotations

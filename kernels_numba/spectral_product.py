@@ -3,10 +3,10 @@
     y[f, m, o] = sum_c x[f, m, c] conj(w[f, o, c])          (or without the conjugate)
 
 A point is a word of two halves, so with the halves as contraction index x is an ordinary left operand, and w with its
-halves exchanged and one sign changed, in registers, gives the imaginary parts (`complex_columns`): four real products, and
-results whose real and imaginary parts meet in one lane. A block makes ``rows`` by ``columns`` points of one frequency (and
-of one group of channels); both operands come in slabs of 32 channels, as in `linear_full.py`, of which all but one are
-under way while one is used. Blocks next to each other share a frequency.
+halves exchanged and one sign changed, in registers, gives the imaginary parts (`complex_columns`): four real products,
+and results whose real and imaginary parts meet in one lane. A block makes ``rows`` by ``columns`` points of one
+frequency (and of one group of channels); both operands come in slabs of 32 channels, as in `linear_full.py`, of which
+all but one are under way while one is used. Blocks next to each other share a frequency.
 """
 
 from __future__ import annotations
@@ -113,12 +113,8 @@ def build(tile: Any, spec: Spec) -> Any:
         depth = small(k - 8 * chunk)
         x_row = small(down + row)
         w_row = small(right + row)
-        from_x = (
-            int64(frequency) * x_frequency + int64(group) * x_group + int64(x_row) * x_stride + 8 * chunk
-        )
-        from_w = (
-            int64(frequency) * w_frequency + int64(group) * w_group + int64(w_row) * w_stride + 8 * chunk
-        )
+        from_x = int64(frequency) * x_frequency + int64(group) * x_group + int64(x_row) * x_stride + 8 * chunk
+        from_w = int64(frequency) * w_frequency + int64(group) * w_group + int64(w_row) * w_stride + 8 * chunk
         x_step = int64(copied_rows) * x_stride
         w_step = int64(copied_rows) * w_stride
         x_rows = small(m - x_row)

@@ -150,7 +150,8 @@ class CpuMaps:
         def put(target: Buffer, at: Any, stride: Any, rows: Any, columns: Any, c: Fragment) -> None:
             pairs = c.reshape(row_groups * column_tiles, 2, WARP)
             others = pairs[..., np.arange(WARP) ^ 4]
-            real, imaginary = pairs[:, 0] + others[:, 1], pairs[:, 1] - others[:, 0]
+            with np.errstate(over="ignore", invalid="ignore"):
+                real, imaginary = pairs[:, 0] + others[:, 1], pairs[:, 1] - others[:, 0]
             self.machine.counters.fp32_flops += 2 * real.size
             words = pack(np.concatenate([real, imaginary])).reshape(row_groups, column_tiles, WARP)
             for y in range(row_groups):

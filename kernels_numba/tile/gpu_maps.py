@@ -81,8 +81,8 @@ class GpuMaps:
                     parts = []
                     for place, here in columns:
                         ok = builder.and_(inside, here)
-                        safe = builder.select(ok, builder.add(start, place), ir.Constant(I64, 0))
-                        address = global_pointer(builder, pointer, safe, I16)
+                        # An address outside the buffer is formed and not used.
+                        address = global_pointer(builder, pointer, builder.add(start, place), I16)
                         value = asm(
                             builder,
                             returns,
@@ -245,7 +245,9 @@ class GpuMaps:
                         real, imaginary = (
                             values[2 * ((2 * y + part) * column_tiles + n) :][:2] for part in range(2)
                         )
-                        pair = [self.round_pair(builder, *parts) for parts in zip(real, imaginary, strict=True)]
+                        pair = [
+                            self.round_pair(builder, *parts) for parts in zip(real, imaginary, strict=True)
+                        ]
                         here = builder.icmp_signed(">", columns, ir.Constant(I64, 8 * n))
                         ok = builder.zext(builder.and_(inside, here), I32)
                         text = (
