@@ -105,6 +105,11 @@ class Source:
     kind: str
 
     @property
+    def dense(self) -> Pair:
+        """Rows and columns with the zeros between samples."""
+        return tuple((n - 1) * s + 1 for n, s in zip(self.shape, self.spread, strict=True))  # type: ignore[return-value]
+
+    @property
     def rows(self) -> int:
         """Rows m of the spectrum: images times tiles."""
         return self.images * self.tiles[0] * self.tiles[1]
@@ -247,6 +252,12 @@ class Plan:
             found //= 2
         return found
 
+    def _blocks(self, halves: int) -> int:
+        """Blocks of eight warps per SM that the compiler leaves registers for: as many as do without spills."""
+        if self.tile[0] * self.tile[1] > 1024:
+            return 1
+        return 3 if halves > 1 else 2
+
     def transform(self, source: Source, target: str, aligned: int, first_image: int = 0) -> Step:
         """The launch that transforms an operand into spectrum ``target``."""
         (rows, columns), (height, width) = self.tile, source.shape
@@ -254,17 +265,27 @@ class Plan:
         spread = source.spread != (1, 1)
         step = (self.down.step, self.across.step)
         halves = 8
-        places = [width, height * width, source.first[1], columns // 4, source.extent[1]]
+        seen_rows, seen_columns = (
+            min(-(-min(n, s - first) // 16) * 16, size)
+            for n, s, first, size in zip(source.extent, source.dense, source.first, self.tile, strict=True)
+        )
+        places = [width, height * width, source.first[1], seen_columns // 4, source.extent[1]]
         places += [step[1]] if tiles_across > 1 else []
         while halves > 1 and (halves > aligned or any(p % halves for p in places)):
             halves //= 2
         halves = 1 if spread else halves
-        channels = self._channels(source.slots, (rows**2 + columns**2) // 2)
-        spec = map_transform.Spec(rows, columns, self.dtype, halves, spread, channels, warps=min(8, channels))
+        channels = self._channels(source.slots, (rows * seen_rows + columns * seen_columns) // 2)
+        spec = map_transform.Spec(
+            rows, columns, self.dtype, seen_rows, seen_columns, halves, spread, channels,
+            warps=min(8, channels), blocks=self._blocks(halves),
+        )  # fmt: skip
         blocks = -(-source.slots // channels)
         values = dict(
             x=Ref(source.name, first_image * source.image_stride),
-            words=Constants(map_operands.forward, (rows, columns, spec.slices, source.kind, self.dtype)),
+            words=Constants(
+                map_operands.forward,
+                (rows, columns, (seen_rows, seen_columns), spec.slices, source.kind, self.dtype),
+            ),
             spectrum=Ref(target),
             maps=source.rows,
             tiles_down=tiles_down,
@@ -274,8 +295,8 @@ class Plan:
             image_stride=source.image_stride,
             channel_stride=source.channel_stride,
             row_pitch=width,
-            height=(height - 1) * down + 1,
-            width=(width - 1) * across + 1,
+            height=source.dense[0],
+            width=source.dense[1],
             first_row=source.first[0],
             first_column=source.first[1],
             step_down=step[0],
@@ -293,21 +314,11 @@ class Plan:
 
     def product(self, images: int) -> Step:
         """The launch that multiplies the spectra at every frequency."""
+        if self.which == "weight_gradient":
+            return self._product_over_images(images)
         g = self.geometry
         inputs, outputs = padded(g.inputs), padded(g.outputs)
         m = images * self.tiles
-        if self.which == "weight_gradient":
-            row_blocks, column_blocks = (-(-n // spectral_gradient.ROW_WORDS) for n in (g.outputs, g.inputs))
-            values = dict(
-                g=Ref("A"), x=Ref("B"), y=Ref("P"), m=m, rows=g.outputs, columns=g.inputs, groups=g.groups,
-                row_blocks=row_blocks, column_blocks=column_blocks,
-                g_stride=2 * g.groups * outputs, x_stride=2 * g.groups * inputs, y_stride=inputs,
-                g_group=2 * outputs, x_group=2 * inputs, y_group=g.outputs * inputs,
-                g_frequency=2 * m * g.groups * outputs, x_frequency=2 * m * g.groups * inputs,
-                y_frequency=g.w_shape[0] * inputs,
-            )  # fmt: skip
-            grid = self.points * g.groups * row_blocks * column_blocks
-            return Step(spectral_gradient, spectral_gradient.Spec(self.dtype), grid, values)
         backwards = self.which == "input_gradient"
         n, k, rows_of_w = (
             (g.inputs, outputs, g.x_shape[1]) if backwards else (g.outputs, inputs, g.w_shape[0])
@@ -327,6 +338,27 @@ class Plan:
             y_frequency=m * g.groups * padded(n),
         )  # fmt: skip
         return Step(spectral_product, spec, self.points * g.groups * row_blocks * column_blocks, values)
+
+    def _product_over_images(self, images: int) -> Step:
+        g = self.geometry
+        inputs, outputs = padded(g.inputs), padded(g.outputs)
+        m = images * self.tiles
+        sizes = sorted({rows for rows, _ in spectral_gradient.LAYOUTS})
+        rows, columns = (
+            min(sizes, key=lambda size: (-(-n // size) * size, -size)) for n in (g.outputs, g.inputs)
+        )
+        row_blocks, column_blocks = -(-g.outputs // rows), -(-g.inputs // columns)
+        spec = spectral_gradient.Spec(self.dtype, rows, columns)
+        values = dict(
+            g=Ref("A"), x=Ref("B"), y=Ref("P"), m=m, rows=g.outputs, columns=g.inputs, groups=g.groups,
+            row_blocks=row_blocks, column_blocks=column_blocks,
+            g_stride=2 * g.groups * outputs, x_stride=2 * g.groups * inputs, y_stride=inputs,
+            g_group=2 * outputs, x_group=2 * inputs, y_group=g.outputs * inputs,
+            g_frequency=2 * m * g.groups * outputs, x_frequency=2 * m * g.groups * inputs,
+            y_frequency=g.w_shape[0] * inputs,
+        )  # fmt: skip
+        grid = self.points * g.groups * row_blocks * column_blocks
+        return Step(spectral_gradient, spec, grid, values)
 
     def inverse(self, images: int, aligned: int, first_image: int = 0) -> Step:
         """The launch that transforms the product back."""
@@ -351,7 +383,7 @@ class Plan:
         per_block = self._channels(slots, constants)
         spec = map_inverse.Spec(
             rows, columns, self.dtype, wanted_rows, wanted_columns, halves, apart, per_block,
-            warps=min(8, per_block),
+            warps=min(8, per_block), blocks=self._blocks(1),
         )  # fmt: skip
         key = (rows, columns, spec.slices, (wanted_rows, wanted_columns), skip, self.dtype)
         blocks, maps = -(-slots // per_block), images * tiles[0] * tiles[1]

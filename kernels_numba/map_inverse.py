@@ -35,6 +35,8 @@ class Spec:
     channels: int = 32
     """Maps of a block."""
     warps: int = 8
+    blocks: int = 2
+    """Blocks per SM that the compiler must leave registers for."""
 
     @property
     def parts(self) -> int:
@@ -237,4 +239,4 @@ SIGNATURE = ("HALVES", "WORDS", "HALVES", "FLOAT") + ("INT",) * 16
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    return 2 if spec.rows * spec.columns <= 1024 else 1
+    return spec.blocks

@@ -51,18 +51,23 @@ def _pack(matrices: list[tuple[NDArray, tuple]], dtype: str) -> NDArray[np.int32
 
 
 @lru_cache(maxsize=32)
-def forward(rows: int, columns: int, slices: int, kind: str, dtype: str) -> NDArray[np.int32]:
-    """Words of the constants of the forward transform, in lane order: columns for each slice, then rows."""
-    at = _angles(columns, _column_slots(columns))
+def forward(
+    rows: int, columns: int, seen: tuple[int, int], slices: int, kind: str, dtype: str
+) -> NDArray[np.int32]:
+    """Words of the constants of the forward transform, in lane order: columns for each slice, then rows.
+
+    ``seen``: rows and columns of samples that may be other than zero.
+    """
+    at = _angles(columns, _column_slots(seen[1]))
     width = columns // 2 // slices
     parts = []
     for s in range(slices):
         chosen = at[s * width : (s + 1) * width]
         factor = scale(columns, kind, dtype) * np.concatenate([np.cos(chosen), -np.sin(chosen)]).T
-        parts.append((factor, layout.b_index(columns // 16, 2 * width // 8)))
-    down = _angles(rows, np.arange(rows))
+        parts.append((factor, layout.b_index(seen[1] // 16, 2 * width // 8)))
+    down = _angles(rows, np.arange(seen[0]))
     factor = scale(rows, kind, dtype) * np.concatenate([np.cos(down), np.sin(down)])
-    parts.append((factor, layout.a_index(rows // 16, rows // 16)))
+    parts.append((factor, layout.a_index(rows // 16, seen[0] // 16)))
     return _pack(parts, dtype)
 
 

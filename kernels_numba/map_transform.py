@@ -43,6 +43,9 @@ class Spec:
     rows: int
     columns: int
     dtype: str
+    seen_rows: int
+    seen_columns: int
+    """Samples that may be other than zero, from the tile's first on: multiples of 16."""
     halves: int = 8
     """Samples that are loaded together."""
     spread: bool = False
@@ -50,6 +53,8 @@ class Spec:
     channels: int = 32
     """Maps of a block."""
     warps: int = 8
+    blocks: int = 2
+    """Blocks per SM that the compiler must leave registers for."""
 
     @property
     def slices(self) -> int:
@@ -64,7 +69,7 @@ class Spec:
     @property
     def constant_words(self) -> int:
         """Both factors."""
-        return (self.columns**2 + self.rows**2) // 2
+        return (self.columns * self.seen_columns + self.rows * self.seen_rows) // 2
 
     @property
     def pitch(self) -> int:
@@ -81,15 +86,16 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         spread = "_spread" if self.spread else ""
         return (
-            f"map_transform_{self.rows}x{self.columns}_{self.dtype}_v{self.halves}_c{self.channels}"
-            f"_w{self.warps}{spread}"
+            f"map_transform_{self.rows}x{self.columns}_of{self.seen_rows}x{self.seen_columns}_{self.dtype}"
+            f"_v{self.halves}_c{self.channels}_w{self.warps}{spread}"
         )
 
 
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function for one spec and one body of the tile layer."""
     rows, columns, slices, warps, channels = spec.rows, spec.columns, spec.slices, spec.warps, spec.channels
-    row_tiles, k_tiles = rows // 16, columns // 16
+    row_tiles, seen_tiles, k_tiles = rows // 16, spec.seen_rows // 16, spec.seen_columns // 16
+    lane_columns = spec.seen_columns // 4
     q_tiles = columns // 16 // slices
     count = rows // 8 * q_tiles * 2  # points of a slice in a lane
     lane, warp, block, divide, small, int64 = (
@@ -102,24 +108,25 @@ def build(tile: Any, spec: Spec) -> Any:
     )
     copy, commit, wait, barrier = tile.copy_words_async, tile.commit, tile.wait(0), tile.barrier
     constant_words, pitch = spec.constant_words, spec.pitch
-    rounds, slice_words = constant_words // 128, columns * 16 * q_tiles // 2
-    at_rows = columns * columns // 2
-    load = tile.load_window(rows // 8, columns // 8, spec.halves, spread=spec.spread)
+    rounds, slice_words = constant_words // 128, spec.seen_columns * 16 * q_tiles // 2
+    at_rows = columns * spec.seen_columns // 2
+    load = tile.load_window(2 * seen_tiles, 2 * k_tiles, spec.halves, spread=spec.spread)
     load_across = tile.load_shared(4 * k_tiles * q_tiles, 4)
-    load_down = tile.load_shared(4 * row_tiles * row_tiles, 4)
-    contract_columns = tile.mma(row_tiles, 2 * q_tiles, k_tiles)
-    pack = tile.pack(row_tiles * 4 * q_tiles)
+    load_down = tile.load_shared(4 * row_tiles * seen_tiles, 4)
+    contract_columns = tile.mma(seen_tiles, 2 * q_tiles, k_tiles)
+    pack = tile.pack(seen_tiles * 4 * q_tiles)
     transpose = tile.transpose(
         tuple(
             (2 * k + r) * 2 * q_tiles + part * q_tiles + n
             for part in range(2)
-            for k in range(row_tiles)
+            for k in range(seen_tiles)
             for n in range(q_tiles)
             for r in range(2)
         )
     )
-    contract_rows = tile.dft_rows(row_tiles, q_tiles, row_tiles, inverse=False)
+    contract_rows = tile.dft_rows(row_tiles, q_tiles, seen_tiles, inverse=False)
     pack_points = tile.pack_points(count)
+    as_words, zeros = tile.as_words(4 * seen_tiles * k_tiles), tile.zeros(4 * seen_tiles * k_tiles)
     store = tile.store_shared_pieces(tuple((0, 32 * pitch * j, (j,)) for j in range(count)))
     # Copying out: a row of channels for each frequency, as many frequencies at once as a warp has lanes for.
     together = 32 // channels
@@ -175,25 +182,28 @@ def build(tile: Any, spec: Spec) -> Any:
         bottom = small(min(height, top + extent_down))
         right = small(min(width, left + extent_across))
         row = small(top + (index >> 2))
-        column = small(left + (index & 3) * (columns // 4))
+        column = small(left + (index & 3) * lane_columns)
         wait()
         barrier()
-        c = w
+        # A warp's next map is on its way while it transforms one: the first turn only asks for the first map. A channel
+        # that only fills up its group is a map without rows.
+        c = small(w - warps)
+        data = as_words(zeros())
         while c < channels:
-            slot = small(first_slot + c)
-            if slot < all_channels:
-                group = small(divide(slot, padded_channels))
-                within = small(slot - group * padded_channels)
-                # A channel that only fills up its group is a map without rows.
-                end = small(bottom * (within < real_channels))
-                base = start + int64(group * real_channels + within) * channel_stride
-                data = load(x, base, row_pitch, row, column, end, right, down, across)
+            slot = small(first_slot + c + warps)
+            group = small(divide(slot, padded_channels))
+            within = small(slot - group * padded_channels)
+            inside = (within < real_channels) & (slot < all_channels) & (c + warps < channels)
+            base = start + int64(group * real_channels + within) * channel_stride
+            coming = load(x, base, row_pitch, row, column, small(bottom * inside), right, down, across)
+            if (c >= 0) & (slot < all_channels + warps):
                 s = small(0)
                 while s < slices:
                     z = contract_columns(data, load_across(s * slice_words + 4 * index, 128))
                     z = contract_rows(load_down(at_rows + 4 * index, 128), transpose(pack(z)))
                     store(constant_words + (s * (32 * count) + index) * pitch + c, 0, 0, 0, pack_points(z))
                     s = small(s + 1)
+            data = coming
             c = small(c + warps)
         barrier()
         channel = small(index & (channels - 1))
@@ -246,4 +256,4 @@ SIGNATURE = ("HALVES",) + ("WORDS",) * 2 + ("INT",) * 22
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    return 2 if spec.rows * spec.columns <= 1024 else 1
+    return spec.blocks

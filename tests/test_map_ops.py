@@ -15,9 +15,10 @@ from tiny_maps import (
     BASE,
     COLUMN,
     DOWN,
+    FIRST_CHUNK,
     KERNELS,
-    MATRICES,
     ROW,
+    SLAB,
     WORDS_AT,
     data_for,
     run_cpu,
@@ -160,13 +161,13 @@ def expect_move_words(spec: Tiny, data: Data) -> NDArray:
 
 
 def expect_load_matrices_across(spec: Tiny, data: Data) -> NDArray:
-    """Register i of lane 4 g + t: elements g of rows 2 t and 2 t + 1 of block i, whose rows lanes 8 i + r name."""
+    """Register i of lane 4 g + t: elements g of rows 2 t and 2 t + 1 of block i."""
     h = data.w.view(np.int16)
     fragment = np.empty((12, 32, 2), np.int16)
-    for place, constant in enumerate(MATRICES):
-        for i, lane, e in np.ndindex(4, 32, 2):
-            start = 12 * (31 - (8 * i + 2 * (lane & 3) + e)) + constant
-            fragment[4 * place + i, lane, e] = h[2 * start + (lane >> 2)]
+    for n, i, lane, e in np.ndindex(3, 4, 32, 2):
+        row, chunk = 8 * (i % 2) + 2 * (lane & 3) + e, i // 2 + FIRST_CHUNK + 2 * n
+        word = SLAB * (chunk // 8) + 32 * row + 4 * (chunk % 8 ^ row % 8)
+        fragment[4 * n + i, lane, e] = h[2 * word + (lane >> 2)]
     return written(fragment.view(np.int32)[..., 0])
 
 

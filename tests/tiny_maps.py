@@ -198,14 +198,14 @@ def move_words(tile: Any) -> Callable:
     return kernel
 
 
-MATRICES = (0, 8, 500)
+SLAB, FIRST_CHUNK = 512, 3
 
 
 @tiny("load_matrices_across", shared_words=1024)
 def load_matrices_across(tile: Any) -> Callable:
-    """Rows 12 words apart, lanes backwards, at three places."""
+    """16 rows of 8 chunks a slab; block i has chunk i / 2 + 3 of rows 8 (i % 2) + r; three tiles, two slabs."""
     lane, commit, wait, sync = tile.lane, tile.commit, tile.wait(0), tile.warp_sync
-    copy, load, put = tile.copy_words_async, tile.load_matrices_across(MATRICES), _put(tile, 12)
+    copy, load, put = tile.copy_words_async, tile.load_matrices_across(3, SLAB), _put(tile, 12)
 
     def kernel(h, w, f, out, n):
         l = lane()  # noqa: E741
@@ -214,6 +214,6 @@ def load_matrices_across(tile: Any) -> Callable:
         commit()
         wait()
         sync()
-        put(out, 0, 0, 2 * l, 0, 0, 0, load(12 * (31 - l)))
+        put(out, 0, 0, 2 * l, 0, 0, 0, load(32 * (l & 15), (l >> 4) + FIRST_CHUNK, l & 7))
 
     return kernel

@@ -172,20 +172,25 @@ class CpuMaps:
             for i in range(count):
                 start = _lanes(word) + i * shared_step
                 machine.count_shared(start, 1, write=False)
-                values = machine.shared.read(machine.warp, start[None], machine.epoch)[0]
+                if not keep.any():
+                    continue
+                # What other lanes find there is of no use, so it need not have been written.
+                used = np.where(keep, start, start[np.argmax(keep)])
+                values = machine.shared.read(machine.warp, used[None], machine.epoch)[0]
                 where = (_lanes(at) + i * int(stride))[keep]
                 target.check(where, 1)
                 self._put(target, where, values[keep])
 
         return move
 
-    def load_matrices_across(self, constants: tuple[int, ...]) -> Callable:
-        """Four transposed 8 x 8 blocks of halves per constant."""
+    def load_matrices_across(self, tiles: int, slab_words: int) -> Callable:
+        """Four transposed 8 x 8 blocks of halves per tile, from slabs whose chunks have changed places."""
 
-        def load(word: Any) -> Fragment:
+        def load(word: Any, chunk: Any, turn: Any) -> Fragment:
             machine, parts = self.machine, []
-            for constant in constants:
-                start = _lanes(word) + constant
+            for n in range(tiles):
+                here = _lanes(chunk) + 2 * n
+                start = _lanes(word) + (here >> 3) * slab_words + 4 * ((here & 7) ^ _lanes(turn))
                 machine.count_shared(start, 4, write=False)
                 rows = machine.shared.read(machine.warp, start + np.arange(4)[:, None], machine.epoch)
                 halves = np.ascontiguousarray(rows.T).view(np.int16).reshape(4, 8, 8)

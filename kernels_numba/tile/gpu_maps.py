@@ -327,29 +327,45 @@ class GpuMaps:
 
         return move
 
-    def load_matrices_across(self, constants: tuple[int, ...]) -> Any:
-        """As ``load_matrices``, every block of 8 x 8 halves transposed: ``op(word)`` (``ldmatrix.trans``)."""
-        count = 4 * len(constants)
+    def load_matrices_across(self, tiles: int, slab_words: int) -> Any:
+        """Four transposed 8 x 8 blocks of halves per tile, from shared memory: ``op(word, chunk, turn)``.
+
+        Rows of a slab are 8 chunks of 8 halves; chunk c of a row lies at place ``c ^ turn`` of it, chunk 8 + c in the
+        next slab, ``slab_words`` on. Lane 8 i + r names the first word of row r of block i and its chunk; of tile n
+        it is chunk ``chunk + 2 n``. Register i of a tile holds block i transposed: lane 4 g + t has element g of rows
+        2 t and 2 t + 1 (``ldmatrix.trans``).
+        """
         four = ir.LiteralStructType([I32] * 4)
 
         @intrinsic
-        def load(typing_context, word):
-            result = types.UniTuple(types.int32, count)
+        def load(typing_context, word, chunk, turn):
+            result = types.UniTuple(types.int32, 4 * tiles)
 
             def codegen(context, builder, signature, args):
-                address = shared_address(builder, args[0])
+                start = shared_address(builder, args[0])
+                chunk, turn = (builder.trunc(x, I32) for x in args[1:])
                 words = []
-                for constant in constants:
-                    text = (
-                        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
-                        f"{{$0, $1, $2, $3}}, [$4+{4 * constant}];"
+                for n in range(tiles):
+                    here = builder.add(chunk, ir.Constant(I32, 2 * n))
+                    slab = builder.lshr(here, ir.Constant(I32, 3))
+                    place = builder.xor(builder.and_(here, ir.Constant(I32, 7)), turn)
+                    offset = builder.add(
+                        builder.mul(slab, ir.Constant(I32, 4 * slab_words)),
+                        builder.shl(place, ir.Constant(I32, 4)),
                     )
-                    constraints = "=r,=r,=r,=r,r,~{memory}"
-                    value = asm(builder, four, [address], text, constraints, effect=True, convergent=True)
+                    value = asm(
+                        builder,
+                        four,
+                        [builder.add(start, offset)],
+                        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0, $1, $2, $3}, [$4];",
+                        "=r,=r,=r,=r,r,~{memory}",
+                        effect=True,
+                        convergent=True,
+                    )
                     words += unpack(builder, value, 4)
                 return pack_tuple(context, builder, signature.return_type, words)
 
-            return result(types.int64), codegen
+            return result(*[types.int64] * 3), codegen
 
         return load
 
