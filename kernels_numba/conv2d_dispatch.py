@@ -116,8 +116,6 @@ def plans(
     Raises ``ValueError`` where there is none: filters that no tile has room for, tiles that do not exist, or too little
     memory; the message says what would do.
     """
-    if which not in PASSES:
-        raise ValueError(f"which: expected one of {', '.join(PASSES)}; got {which!r}")
     found = candidates(geometry, which)
     largest = max(map_transform.SIZES)
     if not found:
@@ -219,6 +217,8 @@ def explain(
     direct: bool = True,
 ) -> Explanation:
     """Choose for one pass; ``direct``: whether the library can be reached."""
+    if which not in PASSES:
+        raise ValueError(f"which: expected one of {', '.join(PASSES)}; got {which!r}")
     rates = rates_for(sm_count)
     direct_us = 1e6 * direct_seconds(geometry, rates)
     try:

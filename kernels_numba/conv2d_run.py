@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.conv2d_plan import Alignment, Constants, Plan, Ref, Step
+from kernels_numba.conv2d_plan import Constants, Plan, Ref, Step
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 
@@ -60,44 +60,51 @@ class Launches:
 
 
 # ---- the CPU body --------------------------------------------------------------------------------------------
-def run_cpu(
-    plan: Plan, arrays: dict[str, NDArray], out_shape: tuple[int, ...], aligned: Alignment | None = None
-) -> tuple[NDArray, Counters, dict[str, NDArray]]:
-    """One pass of host arrays of halves: the result, what all launches did, and the spectra.
-
-    ``arrays``: "x", "w", "dy" as the pass needs them; "A", "B" or "P" are spectra that are there already.
-    """
+def run_steps(steps: list[Step], dtype: str, arrays: dict[str, NDArray[np.int16]]) -> Counters:
+    """Launch steps on the CPU body; ``arrays``, by name, are bits of halves and are written to. What was counted."""
     from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
-    from kernels_numba.tile.machine import POISON, Buffer, Machine
+    from kernels_numba.tile.machine import Buffer, Machine
 
     machine = Machine()
-    made = {name: _aligned(values.reshape(-1).view(np.int16)) for name, values in arrays.items()}
-    for name, words in plan.words(plan.images).items():
-        if name not in made:
-            made[name] = _aligned(np.full(2 * words, POISON, np.int16))
-    made["out"] = _aligned(np.full(int(np.prod(out_shape)), POISON, np.int16))
-    for step in plan.steps(aligned or alignment(arrays, made["out"]), kept_x="B" in arrays):
+    for step in steps:
         values: list[Any] = []
         for kind, value in zip(step.family.SIGNATURE, step.arguments, strict=True):
             if isinstance(value, Ref):
-                data = made[value.name] if kind == "HALVES" else made[value.name].view(np.int32)
+                data = arrays[value.name] if kind == "HALVES" else arrays[value.name].view(np.int32)
                 label = {"A": "spectrum", "B": "spectrum", "P": "product"}.get(value.name, value.name)
                 values.append(Buffer(label, data[value.offset :]))
             elif isinstance(value, Constants):
                 values.append(Buffer("constants", _aligned(value.make(*value.key))))
             else:
                 values.append(np.float32(value) if kind == "FLOAT" else value)
-        kernel = step.family.build(vocabulary(machine, plan.dtype, step.family.VOCABULARY), step.spec)
+        kernel = step.family.build(vocabulary(machine, dtype, step.family.VOCABULARY), step.spec)
         machine.run(kernel, step.grid, step.spec.warps, step.spec.shared_bytes // 4, values)
+    return machine.counters
+
+
+def poisoned(halves: int) -> NDArray[np.int16]:
+    """An array of NaN that begins on 16 bytes."""
+    from kernels_numba.tile.machine import POISON
+
+    return _aligned(np.full(halves, POISON, np.int16))
+
+
+def run_cpu(
+    plan: Plan, arrays: dict[str, NDArray], out_shape: tuple[int, ...]
+) -> tuple[NDArray, Counters, dict[str, NDArray]]:
+    """One pass of host arrays of halves: the result, what all launches did, and the spectra.
+
+    ``arrays``: "x", "w", "dy" as the pass needs them; "B" is the spectrum of x, if it is there already.
+    """
+    made = {name: _aligned(values.reshape(-1).view(np.int16)) for name, values in arrays.items()}
+    for name, words in plan.words(plan.images).items():
+        if name not in made:
+            made[name] = poisoned(2 * words)
+    made["out"] = poisoned(int(np.prod(out_shape)))
+    steps = plan.steps(kept_x="B" in arrays)  # all arrays are copies that begin on 16 bytes
+    counters = run_steps(steps, plan.dtype, made)
     result = made["out"].view(HALF_TYPES[plan.dtype]).reshape(out_shape)
-    return result, machine.counters, {name: made[name] for name in SPECTRA}
-
-
-def alignment(arrays: dict[str, NDArray], out: NDArray) -> Alignment:
-    """What host arrays allow; a result stands in for the array that is not given."""
-    stored = {"x": arrays.get("x", out), "w": arrays.get("w", out), "y": arrays.get("dy", out)}
-    found = {name: halves_at(a.ctypes.data) for name, a in stored.items()}
-    return Alignment(**found)
+    return result, counters, {name: made[name] for name in SPECTRA}
 
 
 def halves_at(address: int) -> int:
