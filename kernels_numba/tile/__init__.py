@@ -153,6 +153,26 @@ made outside the kernel                            called inside
 ``fence``, ``arrive``                              ``fence()``; ``arrive(counters, at, total)``: how many came before
 ================================================== ========================================================
 
+"layers", for convolution layers, has the operations of "linear" and these. A *point* is a complex number of two halves
+in one word.
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``load_window(groups, words, halves, spread=)``    ``load(source, base, pitch, row, column, height, width,
+                                                   down, across)``: rows of an image, zeros outside
+``store_window(groups, tiles, halves, spread=)``   ``store(target, base, pitch, row, column, height, width,
+                                                   down, across, c)``: accumulators to an image, cropped
+``pack_points(count)``                             ``pack(values)``: real and imaginary float32 to points
+``fold_mirrors(count)``                            ``fold(points)``: p + m and -i (p - m)
+``complex_columns(count, conjugate=)``             ``operands(points)``: operands of a complex product
+``store_points(row_groups, column_tiles)``         ``store(target, at, stride, rows, columns, c)``
+``store_outer_points(row_groups, column_tiles)``   the same, conj(g) x from products of their parts
+``move_words(count, shared_step)``                 ``move(word, target, at, stride, valid)``: shared to
+                                                   global memory
+``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
+================================================== ========================================================
+
 "wide" has the same words as the first table: what touches sequences reads and writes float32.
 
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.
