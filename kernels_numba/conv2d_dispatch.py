@@ -211,15 +211,16 @@ def explain(
     dtype: str,
     *,
     sm_count: int | None = None,
+    rates: Rates | None = None,
     tile: int | Pair | None = None,
     memory: int | None = None,
     shared_limit: int = LARGEST_SHARED_BYTES,
     direct: bool = True,
 ) -> Explanation:
-    """Choose for one pass; ``direct``: whether the library can be reached."""
+    """Choose for one pass, with given rates or those of so many SMs; ``direct``: whether the library can be reached."""
     if which not in PASSES:
         raise ValueError(f"which: expected one of {', '.join(PASSES)}; got {which!r}")
-    rates = rates_for(sm_count)
+    rates = rates or rates_for(sm_count)
     direct_us = 1e6 * direct_seconds(geometry, rates)
     try:
         found = plans(geometry, which, dtype, tile=tile, memory=memory, shared_limit=shared_limit)
