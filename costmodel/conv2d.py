@@ -27,6 +27,8 @@ from costmodel.gpus import GPU, load
 if TYPE_CHECKING:
     from kernels_numba.conv2d_dispatch import Explanation, Rates
 
+PASSES = {"fprop": "forward", "bprop": "input_gradient", "accgrad": "weight_gradient"}
+"""The passes as measurement files and the command line call them, and as the kernels do."""
 FITTED_GPU = "h200-sxm"
 RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.15, 0.3
 """Of a pass's time, where the rates were found and on other GPUs; what the project assumes."""

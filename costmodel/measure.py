@@ -111,8 +111,8 @@ def main(
     With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
     linear layers, those of ``models`` (by default all), and their dispatch tables too.
     """
-    if op not in (None, "fftconv", "linear", "decode_attention"):
-        render.note(f"op: accepted are fftconv, linear and decode_attention, got {op!r}")
+    if op not in (None, "fftconv", "linear", "decode_attention", "conv2d"):
+        render.note(f"op: accepted are fftconv, linear, decode_attention and conv2d, got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -145,6 +145,10 @@ def main(
         from costmodel.measure_attention import run as attention
 
         rows = attention(quick=quick)
+    elif op == "conv2d":
+        from costmodel.measure_conv2d import run as layers
+
+        rows = layers(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short

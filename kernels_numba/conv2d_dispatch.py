@@ -59,10 +59,21 @@ class Cost:
     flops: int
     points: int = 0
 
+    def _terms(self, rates: Rates) -> dict[str, float]:
+        return {
+            "device memory": self.bytes / rates.memory,
+            "tensor cores": self.flops / rates.tensor,
+            "transforms": self.points / rates.transform,
+        }
+
     def seconds(self, rates: Rates) -> float:
         """Time of the launch."""
-        work = max(self.bytes / rates.memory, self.flops / rates.tensor, self.points / rates.transform)
-        return work + rates.launch
+        return max(self._terms(rates).values()) + rates.launch
+
+    def bound(self, rates: Rates) -> str:
+        """What most of it is spent on."""
+        terms = {**self._terms(rates), "launching": rates.launch}
+        return max(terms, key=lambda name: terms[name])
 
 
 def costs(plan: Plan) -> list[Cost]:
