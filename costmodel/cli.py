@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from costmodel import cli_instruments, render, units
+from costmodel import cli_instruments, conv2d_tables, render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
-OPERATIONS = ("fftconv", "linear", "decode_attention")
+OPERATIONS = ("fftconv", "linear", "decode_attention", "conv2d")
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
 
 _ABOUT = """\
@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     heads.add_argument("--Hq", default=32, type=_size, metavar="H", help="query heads (32)")
     heads.add_argument("--Hkv", type=_size, metavar="H", help="key heads (Hq)")
     heads.add_argument("-D", default=128, type=_size, metavar="D", help="head size (128)")
+    conv2d_tables.add_arguments(p, _size)
     how = p.add_argument_group("plan and model")
     how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")
     how.add_argument(
@@ -283,6 +284,10 @@ def _predict(options: argparse.Namespace) -> int:
             lengths=[options.L or 4096],
         )
         print(text)
+        _say(gpu.notes)
+        return 0
+    if options.op == "conv2d":
+        print(conv2d_tables.predict(options, gpu))
         _say(gpu.notes)
         return 0
     from costmodel import fftconv, tables

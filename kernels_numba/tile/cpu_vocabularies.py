@@ -7,6 +7,7 @@ from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_group_sums import CpuGroupSums
 from kernels_numba.tile.cpu_lines import CpuLines
+from kernels_numba.tile.cpu_maps import CpuMaps
 from kernels_numba.tile.cpu_probes import CpuProbes
 from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_records import CpuRecords
@@ -25,6 +26,10 @@ class CpuLinear(CpuGroupSums, CpuProducts, CpuStreams, CpuTile):
     """For linear layers."""
 
 
+class CpuLayers(CpuMaps, CpuProducts, CpuStreams, CpuTile):
+    """For convolution layers in two dimensions."""
+
+
 class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
 
@@ -40,6 +45,7 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "linear": CpuLinear,
     "attention": CpuAttention,
     "probe": CpuProbe,
+    "layers": CpuLayers,
 }
 
 

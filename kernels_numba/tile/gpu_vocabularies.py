@@ -14,6 +14,7 @@ from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
+from kernels_numba.tile.gpu_maps import GpuMaps
 from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_records import GpuRecords
@@ -31,6 +32,10 @@ class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
 
 
+class GpuLayers(GpuMaps, GpuProducts, GpuStreams, GpuTile):
+    """For convolution layers in two dimensions."""
+
+
 class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
 
@@ -46,6 +51,7 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "linear": GpuLinear,
     "attention": GpuAttention,
     "probe": GpuProbe,
+    "layers": GpuLayers,
 }
 
 
