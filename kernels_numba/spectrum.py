@@ -79,6 +79,7 @@ def prepare_filter(
     plan: Plan | None = None,
     channels: int | None = None,
     products: str | None = None,
+    scaled: bool | None = None,
 ) -> Spectrum:
     """Transform a filter once, for any number of convolutions.
 
@@ -90,6 +91,8 @@ def prepare_filter(
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
         products: as in :func:`fftconv`.
+        scaled: True: outputs are multiplied by their channel's scale whatever it is. Else a look at the scales, which
+            waits for the GPU, tells whether they must be; so a CUDA graph can hold the preparation only with True.
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
@@ -144,7 +147,8 @@ def prepare_filter(
             )
 
         words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
-    scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
+    if scaled is None:
+        scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
     return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled)
 
 
@@ -187,14 +191,14 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
     return targets, numbered[targets].astype(np.intp) - 1
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str) -> _Layout:
     """The layout of a plan's spectrum, for filters of so many taps."""
     order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
     return _Layout(plan.n, *_places(mode, length, taps, plan.n), order, phase, tiles, dtype)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _constants(
     plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int
 ) -> tuple[dict[str, Any], int]:
@@ -250,6 +254,7 @@ def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
 
 
+@lru_cache(maxsize=256, typed=True)
 def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:
     """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
     if plan is not None and not isinstance(plan, Plan):

@@ -1,0 +1,106 @@
+"""Tensors on a GPU (or on the kernels' CPU body): `kernels_numba`, in the type of the tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from monarch import Plan
+
+from .spectra import prepared
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+def dense(x: torch.Tensor | None) -> torch.Tensor | None:
+    """A tensor as the kernels take it: row-major without gaps (else a copy), and without a record of gradients."""
+    return None if x is None else x.detach().contiguous()
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """What the kernels call a type."""
+    names = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+    if dtype not in names:
+        raise TypeError(
+            f"u: kernels take float16, bfloat16 and float32, got {dtype}; convert it, or move it to the CPU, where "
+            "float64 is computed in float64"
+        )
+    return names[dtype]
+
+
+def _batched(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.reshape(-1, *x.shape[-2:])
+
+
+def convolve(
+    u: torch.Tensor,
+    k: torch.Tensor,
+    pregate: torch.Tensor | None,
+    postgate: torch.Tensor | None,
+    mode: str,
+    plan: Plan | None,
+    *,
+    keep: bool = False,
+) -> torch.Tensor:
+    """The convolution by one launch, on the current stream of the tensors' GPU."""
+    x, before, after = (_batched(dense(t)) for t in (u, pregate, postgate))
+    assert x is not None
+    batch, channels, length = x.shape
+    run = prepared(
+        k, batch, keep=keep, length=length, mode=mode, dtype=name_of(u.dtype), plan=plan, channels=channels
+    )
+    y: torch.Tensor = run(x, pregate=before, postgate=after)
+    return y.reshape(u.shape)
+
+
+def gradients(
+    dy: torch.Tensor,
+    u: torch.Tensor,
+    k: torch.Tensor,
+    pregate: torch.Tensor | None,
+    postgate: torch.Tensor | None,
+    mode: str,
+    plan: Plan | None,
+    needs: tuple[bool, bool, bool, bool],
+) -> Gradients:
+    """The gradients of u, k and the gates, each of the type of its operand; None where it is not needed."""
+    need_u, need_k, need_pregate, need_postgate = needs
+    du = dk = dpregate = dpostgate = None
+
+    def flipped(x: torch.Tensor | None) -> Any:
+        return None if x is None else x.flip(-1)
+
+    if need_u or need_pregate:  # a correlation is a convolution of the sequences read backwards
+        dx = convolve(flipped(dy), k, flipped(postgate), None, mode, plan).flip(-1)
+        du = (dx if pregate is None else dx * pregate) if need_u else None
+        dpregate = dx * u if need_pregate else None
+    if need_postgate:
+        dpostgate = convolve(u, k, pregate, dy, mode, plan)
+    if need_k:
+        dk = _filter_gradient(dy, u, k, pregate, postgate, mode)
+    return du, dk, dpregate, dpostgate
+
+
+def _filter_gradient(
+    dy: torch.Tensor,
+    u: torch.Tensor,
+    k: torch.Tensor,
+    pregate: torch.Tensor | None,
+    postgate: torch.Tensor | None,
+    mode: str,
+) -> torch.Tensor:
+    """The filter's gradient in fp32 by `torch.fft`."""
+    length, taps = u.shape[-1], k.shape[-1]
+    x = u.float() if pregate is None else u.float() * pregate.float()
+    e = dy.float() if postgate is None else dy.float() * postgate.float()
+    x, e = (t.reshape(-1, *t.shape[-2:]) for t in (x, e))
+    if k.ndim == 1:
+        x, e = (t.reshape(-1, 1, length) for t in (x, e))
+    n = length if mode == "circular" else length + max(length, taps)
+    products = torch.fft.rfft(e, n=n) * torch.fft.rfft(x, n=n).conj()
+    lags = torch.fft.irfft(products.sum(0), n=n)
+    centre = (taps - 1) // 2 if mode == "two-sided" else 0
+    lag = torch.arange(taps, device=k.device) - centre
+    reach = (lag.abs() < length).to(lags.dtype)
+    return (lags[:, lag % n] * reach).reshape(k.shape).to(k.dtype)
