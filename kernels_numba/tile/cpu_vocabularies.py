@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernels_numba.tile.cpu import CpuTile
+from kernels_numba.tile.cpu_correlation import CpuBins
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_lines import CpuLines
@@ -15,7 +16,7 @@ from kernels_numba.tile.cpu_wide import CpuWide
 from kernels_numba.tile.machine import Machine
 
 
-class CpuFloats(CpuFloat, CpuFilter, CpuTile):
+class CpuFloats(CpuBins, CpuFloat, CpuFilter, CpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 

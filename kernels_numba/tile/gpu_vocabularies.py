@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from kernels_numba.tile.gpu import GpuTile
+from kernels_numba.tile.gpu_correlation import GpuBins
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_lines import GpuLines
@@ -21,7 +22,7 @@ from kernels_numba.tile.gpu_weights import GpuWeights
 from kernels_numba.tile.gpu_wide import GpuWide
 
 
-class GpuFloats(GpuFloat, GpuFilter, GpuTile):
+class GpuFloats(GpuBins, GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 

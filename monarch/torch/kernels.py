@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from monarch import Plan
@@ -11,6 +9,7 @@ from monarch import Plan
 from .spectra import prepared
 
 Gradients = tuple[torch.Tensor | None, ...]
+OPERANDS = ("u", "k", "pregate", "postgate")
 
 
 def dense(x: torch.Tensor | None) -> torch.Tensor | None:
@@ -65,24 +64,28 @@ def gradients(
     needs: tuple[bool, bool, bool, bool],
 ) -> Gradients:
     """The gradients of u, k and the gates, each of the type of its operand; None where it is not needed."""
-    need_u, need_k, need_pregate, need_postgate = needs
-    du = dk = dpregate = dpostgate = None
+    from kernels_numba import fftconv_gradients
 
-    def flipped(x: torch.Tensor | None) -> Any:
-        return None if x is None else x.flip(-1)
+    if not any(needs):
+        return (None,) * 4
+    x, e, before, after = (_batched(dense(t)) for t in (u, dy, pregate, postgate))
+    assert x is not None
+    kind = name_of(u.dtype)
+    names = [name for name, need in zip(OPERANDS, needs, strict=True) if need]
+    if kind == "fp32" and "k" in names:
+        names.remove("k")
+    found = fftconv_gradients(
+        x, k.detach(), e, mode=mode, pregate=before, postgate=after, plan=plan, needs=names
+    )
+    dk = found.k
+    if kind == "fp32" and needs[1]:
+        dk = _filter_gradient_fp32(dy, u, k, pregate, postgate, mode)
+    shaped = (None if t is None else t.reshape(u.shape) for t in (found.u, found.pregate, found.postgate))
+    du, dpregate, dpostgate = shaped
+    return du, None if dk is None else dk.to(k.dtype), dpregate, dpostgate
 
-    if need_u or need_pregate:  # a correlation is a convolution of the sequences read backwards
-        dx = convolve(flipped(dy), k, flipped(postgate), None, mode, plan).flip(-1)
-        du = (dx if pregate is None else dx * pregate) if need_u else None
-        dpregate = dx * u if need_pregate else None
-    if need_postgate:
-        dpostgate = convolve(u, k, pregate, dy, mode, plan)
-    if need_k:
-        dk = _filter_gradient(dy, u, k, pregate, postgate, mode)
-    return du, dk, dpregate, dpostgate
 
-
-def _filter_gradient(
+def _filter_gradient_fp32(
     dy: torch.Tensor,
     u: torch.Tensor,
     k: torch.Tensor,
@@ -90,7 +93,7 @@ def _filter_gradient(
     postgate: torch.Tensor | None,
     mode: str,
 ) -> torch.Tensor:
-    """The filter's gradient in fp32 by `torch.fft`."""
+    """The filter's gradient of fp32 sequences, in fp32 by `torch.fft`: there is no kernel for it."""
     length, taps = u.shape[-1], k.shape[-1]
     x = u.float() if pregate is None else u.float() * pregate.float()
     e = dy.float() if postgate is None else dy.float() * postgate.float()
@@ -102,5 +105,5 @@ def _filter_gradient(
     lags = torch.fft.irfft(products.sum(0), n=n)
     centre = (taps - 1) // 2 if mode == "two-sided" else 0
     lag = torch.arange(taps, device=k.device) - centre
-    reach = (lag.abs() < length).to(lags.dtype)
-    return (lags[:, lag % n] * reach).reshape(k.shape).to(k.dtype)
+    reached = lags[:, lag % n].masked_fill(lag.abs() >= length, 0.0)
+    return reached.reshape(k.shape).to(k.dtype)
