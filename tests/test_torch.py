@@ -4,6 +4,9 @@
 """
 
 import copy
+import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from torch_cases import array, operands  # noqa: E402
 import kernels_numba  # noqa: E402
 import monarch  # noqa: E402
 import reference  # noqa: E402
+from costmodel import training  # noqa: E402
 from monarch.torch import (  # noqa: E402
     LongConv,
     fftconv,
@@ -493,3 +497,45 @@ def test_short_filters() -> None:
     assert torch.equal(rows(x.transpose(1, 2).contiguous()), plain(x).transpose(1, 2))
     causal = short_conv(x, plain.weight[:, 0])
     torch.testing.assert_close(causal, plain(x)[..., :20] - plain.bias[:, None])
+
+
+# ---- the training example ------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def example() -> Any:
+    path = Path(__file__).resolve().parent.parent / "examples" / "train_hyena.py"
+    spec = importlib.util.spec_from_file_location("train_hyena", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_hyena"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_language_model_trains_alike_by_both_convolutions(example: Any, tmp_path: Path) -> None:
+    """In float64, where rounding is far below what a step changes, so that the curves must be one."""
+    folder = tmp_path / "cpu"
+    assert example.main(["--quick", "--steps", "10", "--seeds", "1", "--output", str(folder)]) == 0
+    curves = training.curves(training.losses("cpu", folder=tmp_path))
+    (steps, fused), (_, plain) = curves["fused", 0], curves["torch", 0]
+    assert steps == list(range(10))
+    assert abs(fused[0] - np.log(256)) < 0.1  # it begins knowing nothing,
+    assert fused[-1] < fused[0] - 0.3  # and learns that some bytes are commoner than others
+    np.testing.assert_allclose(fused, plain, rtol=1e-8)  # what the file holds
+    found = training.runs("cpu", folder=tmp_path)
+    assert [run["convolution"] for run in found["runs"]] == ["fused", "torch"]
+    assert found["settings"]["dtype"] == "fp64" and found["text"]["bytes"] > 10**6
+    for run in found["runs"]:
+        assert run["tokens_per_s"] > 0 and run["held_out_loss"] < fused[0]
+
+
+def test_what_the_example_refuses(example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, text in (
+        (["--quick", "--steps", "1"], "at least 2 steps"),
+        ([], "there is no GPU here; --quick"),
+    ):
+        if not arguments and torch.cuda.is_available():
+            continue
+        with pytest.raises(SystemExit) as caught:
+            example.main([*arguments, "--output", str(tmp_path)])
+        assert caught.value.code == 2 and text in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
