@@ -5,6 +5,7 @@
 
 import copy
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -539,3 +540,11 @@ def test_what_the_example_refuses(example: Any, tmp_path: Path, capsys: pytest.C
             example.main([*arguments, "--output", str(tmp_path)])
         assert caught.value.code == 2 and text in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_the_code_of_the_document_runs(number: int) -> None:
+    text = (Path(__file__).resolve().parent.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile(blocks[number], "training.md", "exec"), {})

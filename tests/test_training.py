@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel import measurements, training
+from costmodel import measurements, training, training_report
 from costmodel.errors import MeasurementError
 from costmodel.training import OperatorRow
 
@@ -81,3 +81,57 @@ def test_committed_measurements_are_read() -> None:
     assert len(rows) == 2 * len(cases)
     curves = training.curves(training.losses("h200-sxm"))
     assert {seed for _, seed in curves} == {seed for name, seed in curves if name == "fused"}
+
+
+def runs(gap: float = 0.01) -> dict[str, object]:
+    found = [
+        {"convolution": name, "seed": seed, "first_loss": 5.5, "last_loss": 2.0, "tokens_per_s": speed,
+         "held_out_loss": 2.0 + 0.1 * seed + (gap if name == "fused" else 0)}
+        for name, speed in (("fused", 3e6), ("torch", 1e6))
+        for seed in (0, 1)
+    ]  # fmt: skip
+    settings = {"layers": 4, "width": 384, "length": 4096, "batch": 32, "steps": 200, "dtype": "bf16"}
+    return {"settings": settings, "where": "a GPU", "torch": "2", "runs": found}
+
+
+def test_report() -> None:
+    rows = [replace(ROW, layer=layer) for layer in training.LAYERS]
+    rows += [replace(row, convolution="torch", forward_us=3e4, step_us=6e4, forward_p20_us=3e4, step_p20_us=6e4,
+                     forward_p80_us=3e4, step_p80_us=6e4, step_bytes=2**33) for row in rows]  # fmt: skip
+    text = training_report.report(rows, runs())
+    assert "| Hyena | 64 | 4096 | 15 | 60 | 4.00x | 2048 | 8192 | 4.00x | 500 | 500 |" in text
+    assert (
+        "| convolution | 64 | 4096 | 5 | 10 | 2.00 | 30 (6.0x) | 30 (3.0x) | 1024 | 1024 (1.0x) | 2048 |"
+        in text
+    )
+    assert "3000 thousand tokens/s by `monarch.torch`, 1000 by `torch.fft` (3.00x)" in text
+    assert "differ by at most 0.010, those of two seeds\nby 0.100" in text
+    assert training_report.seed_noise(runs(0.3)) == (pytest.approx(0.3), pytest.approx(0.1))
+    with pytest.raises(ValueError, match="nothing of training was measured"):
+        training_report.report(rows[:2], {})
+
+
+def test_report_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [ROW, replace(ROW, convolution="torch")]
+    monkeypatch.setattr(training, "operators", lambda slug: rows)
+    monkeypatch.setattr(training, "runs", lambda slug: runs())
+    assert training_report.main([]) == 0
+    text = capsys.readouterr().out
+    document = tmp_path / "training.md"
+    begin, end = training_report.BEGIN, training_report.END
+    document.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    monkeypatch.setattr(training_report, "DOCUMENT", document)
+    assert training_report.main(["--write"]) == 0
+    assert document.read_text() == f"before\n{begin}\n{text}{end}\nafter\n"
+    assert training_report.main(["--gpu", "none"]) == 3
+    rows.clear()
+    assert training_report.main([]) == 2
+
+
+def test_the_document_is_what_was_measured() -> None:
+    rows = training.operators("h200-sxm")
+    document = training_report.DOCUMENT.read_text(encoding="utf-8")
+    shown = document.partition(training_report.BEGIN)[2].partition(training_report.END)[0].strip()
+    assert shown == (training_report.report(rows, training.runs("h200-sxm")) if rows else "")
