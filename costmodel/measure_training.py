@@ -17,6 +17,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,10 @@ class Layer:
             self.run: Callable[[Any], Any] = lambda x: convolve(x, self.parameters[0], **gates)
             self.parameters = [k.requires_grad_(), *gates.values()]
         else:
-            module = OPERATORS[case.layer](case.width, case.length, convolve=convolve).cuda()
+            made = OPERATORS[case.layer]
+            # The same for both: short filters compiled to one pass each.
+            short = {} if case.layer == "longconv" else {"short": _compiled(torch)}
+            module = made(case.width, case.length, convolve=convolve, **short).cuda()
             self.run, self.parameters = module, list(module.parameters())
             self.x = torch.randn(shape[0], *shape[:0:-1], device="cuda", dtype=self.half).requires_grad_()
 
@@ -114,6 +118,13 @@ class Layer:
         """Output and gradients of a step."""
         y = self.step()
         return [y.detach(), self.x.grad, *(p.grad for p in self.parameters)]
+
+
+@cache
+def _compiled(torch: Any) -> Any:
+    from monarch.torch.operators import short_conv
+
+    return torch.compile(short_conv, fullgraph=True, dynamic=True)
 
 
 def peak(call: Callable[[], Any], torch: Any) -> int:

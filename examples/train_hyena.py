@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from monarch.torch import fftconv, torch_fftconv
-from monarch.torch.operators import Convolve, Hyena
+from monarch.torch.operators import Convolve, Hyena, Short, short_conv
 
 CONVOLUTIONS: dict[str, Convolve] = {"fused": fftconv, "torch": torch_fftconv}
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
@@ -66,10 +66,10 @@ QUICK = Settings(
 class Block(nn.Module):
     """Hyena, then two dense layers, each behind a normalisation and beside a shortcut."""
 
-    def __init__(self, width: int, length: int, convolve: Convolve) -> None:
+    def __init__(self, width: int, length: int, convolve: Convolve, short: Short) -> None:
         super().__init__()
         self.mix_norm, self.dense_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix = Hyena(width, length, convolve=convolve)
+        self.mix = Hyena(width, length, convolve=convolve, short=short)
         self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,8 +85,10 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, settings.width)
         nn.init.normal_(self.embedding.weight, std=0.02)
+        on_gpu = settings.device == "cuda"
+        short = torch.compile(short_conv, fullgraph=True, dynamic=True) if on_gpu else short_conv
         self.blocks = nn.Sequential(
-            *(Block(settings.width, settings.length, convolve) for _ in range(settings.layers))
+            *(Block(settings.width, settings.length, convolve, short) for _ in range(settings.layers))
         )
         self.norm = nn.LayerNorm(settings.width)
 

@@ -84,7 +84,13 @@ for name, (error, limit) in errors.items():
 
 # %%
 step = rng.standard_normal(k.shape)
-change = np.sum(dy * (reference.fftconv(u, k + step, mode="causal", **gates) - reference.fftconv(u, k, mode="causal", **gates)))
+change = np.sum(
+    dy
+    * (
+        reference.fftconv(u, k + step, mode="causal", **gates)
+        - reference.fftconv(u, k, mode="causal", **gates)
+    )
+)
 print(f"change {change:.10f}, step . gradient {np.sum(step * exact.k):.10f}")
 
 # %% [markdown]
@@ -132,7 +138,9 @@ right.set(xlabel="step", ylabel="difference of two curves")
 right.legend()
 fig.tight_layout()
 show(fig)
-print(f"median difference: of convolutions {np.median(between):.4f}, of seeds {np.median(chance):.4f} nats per byte")
+print(
+    f"median difference: of convolutions {np.median(between):.4f}, of seeds {np.median(chance):.4f} nats per byte"
+)
 
 # %% [markdown]
 # The same on text that no run has seen, and how fast it went:
@@ -167,7 +175,10 @@ for layer, label in training_report.NAMES.items():
     ratios[layer] = {a.L: (b.step_us / a.step_us, b.forward_bytes / a.forward_bytes) for a, b in mine}
     speed.semilogx(lengths, [ratios[layer][n][0] for n in lengths], "o-", base=2, label=label)
     memory.semilogx(lengths, [ratios[layer][n][1] for n in lengths], "o-", base=2, label=label)
-for axis, title in ((speed, "time of a step: torch.fft / ours"), (memory, "memory of a forward pass: torch.fft / ours")):
+for axis, title in (
+    (speed, "time of a step: torch.fft / ours"),
+    (memory, "memory of a forward pass: torch.fft / ours"),
+):
     axis.axhline(1, color="grey", lw=0.5)
     axis.set(xlabel="samples", ylabel="ratio", title=title)
 speed.legend()
@@ -175,7 +186,9 @@ fig.tight_layout()
 show(fig)
 for a, b in both:
     if a.largest_batch and b.largest_batch:
-        print(f"{training_report.NAMES[a.layer]:>17} L={a.L:6}: largest batch {a.largest_batch:6} and {b.largest_batch:6}")
+        print(
+            f"{training_report.NAMES[a.layer]:>17} L={a.L:6}: largest batch {a.largest_batch:6} and {b.largest_batch:6}"
+        )
 
 # %% [markdown]
 # ## What was claimed, checked

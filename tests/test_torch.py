@@ -496,7 +496,10 @@ def test_short_filters() -> None:
     assert torch.equal(short(x), plain(x))
     rows = FlashDepthWiseConv1d(4, 3, 2, plain.weight, plain.bias, is_bhl=False)
     assert torch.equal(rows(x.transpose(1, 2).contiguous()), plain(x).transpose(1, 2))
-    causal = short_conv(x, plain.weight[:, 0])
+    taps = plain.weight[:, 0].detach()
+    causal = short_conv(x, taps)
+    compiled = torch.compile(short_conv, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, taps), causal)
     torch.testing.assert_close(causal, plain(x)[..., :20] - plain.bias[:, None])
 
 

@@ -32,6 +32,7 @@ from .functional import fftconv
 from .modules import with_skip
 
 Convolve = Callable[..., Tensor]
+Short = Callable[[Tensor, Tensor], Tensor]
 SHORT_TAPS = 3
 
 
@@ -75,7 +76,18 @@ class ImplicitFilter(nn.Module):
 
 
 def short_conv(x: Tensor, taps: Tensor) -> Tensor:
-    """A causal filter of a few taps [D, T] for each channel of x [B, D, L]; the last tap is of lag 0."""
+    """A causal filter of a few taps [D, T] for each channel of x [B, D, L]; the last tap is of lag 0.
+
+    Compiled (``short=torch.compile(short_conv)``, or with the whole layer), it is a sum of shifted sequences that
+    becomes one pass over memory; otherwise PyTorch's own convolution.
+    """
+    if torch.compiler.is_compiling():
+        count, length = taps.shape[-1], x.shape[-1]
+        terms = [
+            functional.pad(x, (lag, 0))[..., :length] * taps[:, count - 1 - lag, None].to(x.dtype)
+            for lag in range(count)
+        ]
+        return sum(terms[1:], terms[0])
     padded = functional.pad(x, (taps.shape[-1] - 1, 0))
     return functional.conv1d(padded, taps[:, None].to(x.dtype), groups=taps.shape[0])
 
@@ -86,8 +98,9 @@ class Projections(nn.Module):
     They are made one by one, because parts of one product [B, 3 D, L] have gaps, and the kernels take none.
     """
 
-    def __init__(self, width: int, count: int) -> None:
+    def __init__(self, width: int, count: int, *, short: Short = short_conv) -> None:
         super().__init__()
+        self.short = short
         self.weights = nn.ParameterList([torch.randn(width, width) * width**-0.5 for _ in range(count)])
         uniform = SHORT_TAPS**-0.5
         self.shorts = nn.ParameterList(
@@ -98,7 +111,7 @@ class Projections(nn.Module):
         """The projections, channels first."""
         columns = x.transpose(1, 2)
         return [
-            short_conv(torch.matmul(weight, columns), taps)
+            self.short(torch.matmul(weight, columns), taps)
             for weight, taps in zip(self.weights, self.shorts, strict=True)
         ]
 
@@ -111,13 +124,20 @@ class Hyena(nn.Module):
         length: L, the longest sequence.
         filter_width: of the network that makes the filter.
         convolve: `monarch.torch.fftconv`, or another function of its signature.
+        short: the short filter, `short_conv` or a compiled one.
     """
 
     def __init__(
-        self, width: int, length: int, *, filter_width: int = 64, convolve: Convolve = fftconv
+        self,
+        width: int,
+        length: int,
+        *,
+        filter_width: int = 64,
+        convolve: Convolve = fftconv,
+        short: Short = short_conv,
     ) -> None:
         super().__init__()
-        self.project = Projections(width, 3)
+        self.project = Projections(width, 3, short=short)
         self.filter = ImplicitFilter(width, length, width=filter_width)
         self.skip = nn.Parameter(torch.randn(width))
         self.out = nn.Linear(width, width, bias=False)
@@ -139,7 +159,8 @@ class MonarchMixer(nn.Module):
         length: L, of every sequence.
         filter_width: of the networks that make the filters.
         residual: add a second long convolution, of the values without their first gate.
-        convolve: as in `Hyena`.
+        convolve: as in `Hyena`, and so is
+        short: the short filter.
     """
 
     def __init__(
@@ -150,9 +171,10 @@ class MonarchMixer(nn.Module):
         filter_width: int = 64,
         residual: bool = True,
         convolve: Convolve = fftconv,
+        short: Short = short_conv,
     ) -> None:
         super().__init__()
-        self.project = Projections(width, 3)
+        self.project = Projections(width, 3, short=short)
         count = 4 if residual else 2  # for each filter one half of later lags and one of earlier ones
         self.filters = nn.ModuleList(
             [ImplicitFilter(width, length, width=filter_width) for _ in range(count)]
