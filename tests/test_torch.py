@@ -196,6 +196,12 @@ def test_only_what_is_asked_for_has_a_gradient() -> None:
     np.testing.assert_array_equal(array(o.pregate.grad), gradients.pregate)
 
 
+def test_shapes_without_data() -> None:
+    with torch.device("meta"):
+        layer, u = LongConv(3, 10, skip=True), torch.empty(2, 3, 12, dtype=torch.float16)
+    assert layer(u, pregate=u).shape == u.shape and layer(u).dtype == torch.float16
+
+
 def test_no_sequences() -> None:
     u, k = torch.zeros(0, 3, 10, requires_grad=True), torch.randn(3, 10, requires_grad=True)
     y = fftconv(u, k)

@@ -89,9 +89,9 @@ def torch_fftconv(
 
 def _autocast(x: Any) -> Any:
     """A tensor in the type of autocast, where that is on; what is not of single or half precision stays as it is."""
-    if x is None or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+    kind = "meta" if x is None else x.device.type
+    if kind == "meta" or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return x
-    kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
