@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from monarch.torch import fftconv, torch_fftconv
-from monarch.torch.operators import Convolve, Hyena, Short, short_conv
+from monarch.torch.operators import Convolve, Hyena
 
 CONVOLUTIONS: dict[str, Convolve] = {"fused": fftconv, "torch": torch_fftconv}
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
@@ -55,21 +55,31 @@ class Settings:
     rate: float = 1.5e-3
     dtype: str = "bf16"
     device: str = "cuda"
+    compiled: bool = True
     log_every: int = 2
 
 
 QUICK = Settings(
-    width=16, layers=1, length=64, batch=8, steps=20, rate=5e-3, dtype="fp64", device="cpu", log_every=1
+    width=16,
+    layers=1,
+    length=64,
+    batch=8,
+    steps=20,
+    rate=5e-3,
+    dtype="fp64",
+    device="cpu",
+    compiled=False,
+    log_every=1,
 )
 
 
 class Block(nn.Module):
     """Hyena, then two dense layers, each behind a normalisation and beside a shortcut."""
 
-    def __init__(self, width: int, length: int, convolve: Convolve, short: Short) -> None:
+    def __init__(self, width: int, length: int, convolve: Convolve) -> None:
         super().__init__()
         self.mix_norm, self.dense_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix = Hyena(width, length, convolve=convolve, short=short)
+        self.mix = Hyena(width, length, convolve=convolve)
         self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,11 +95,11 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, settings.width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        on_gpu = settings.device == "cuda"
-        short = torch.compile(short_conv, fullgraph=True, dynamic=True) if on_gpu else short_conv
-        self.blocks = nn.Sequential(
-            *(Block(settings.width, settings.length, convolve, short) for _ in range(settings.layers))
-        )
+        blocks = [Block(settings.width, settings.length, convolve) for _ in range(settings.layers)]
+        self.blocks = nn.Sequential(*blocks)
+        if settings.compiled:  # blocks are alike, so that one is compiled, the convolution in it
+            for block in blocks:
+                block.compile(fullgraph=True)
         self.norm = nn.LayerNorm(settings.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -238,6 +248,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=2, help="how many (2)")
     parser.add_argument("--quick", action="store_true", help="a small model in float64 on the CPU")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="where (cuda; with --quick cpu)")
+    parser.add_argument(
+        "--compiled", action=argparse.BooleanOptionalAction, help="compile the blocks (on a GPU yes)"
+    )
     parser.add_argument("--dtype", choices=TYPES, help="of the signals; the halves by autocast (bf16)")
     for name in ("width", "layers", "length", "batch", "steps"):
         parser.add_argument(f"--{name}", type=int, help=f"({getattr(Settings, name)})")

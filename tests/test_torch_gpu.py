@@ -84,6 +84,7 @@ def test_autocast(dtype: Any) -> None:
     torch_cases.check(half, y, "causal", order=2, points=1024)
 
 
+@pytest.mark.filterwarnings("default")  # those of PyTorch's own compiler
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled(dynamic: bool) -> None:
     o = operands((4, 3, 512), 512, "both", torch.float16, device="cuda")
