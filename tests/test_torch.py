@@ -241,6 +241,20 @@ def test_a_filter_that_did_not_change_is_prepared_once(monkeypatch: pytest.Monke
             assert torch.equal(fftconv(u, k, mode="causal"), 2 * z)
 
 
+def test_only_a_few_spectra_of_a_filter_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    prepare = kernels_numba.prepare_filter
+    monkeypatch.setattr(
+        kernels_numba, "prepare_filter", lambda *a, **b: made.append(b["length"]) or prepare(*a, **b)
+    )
+    forget_spectra()
+    k = torch.randn(1, 20)
+    with torch.no_grad(), kernels_on_host():
+        for length in (20, 21, 22, 23, 20, 24, 20, 21):
+            fftconv(torch.ones(1, 1, length).half(), k, mode="causal")
+    assert made == [20, 21, 22, 23, 24, 21]  # 21 went when 24 came, for 20 had been used since
+
+
 def test_a_new_filter_at_an_old_address_is_not_mistaken() -> None:
     forget_spectra()
     u = torch.randn(1, 1, 64, dtype=torch.float16)

@@ -1,8 +1,9 @@
 """Spectra of filters that did not change: made once, used until the filter's version counter moves.
 
 PyTorch counts the in-place changes of a tensor (``k._version``). A spectrum is kept with its filter, as long as the
-filter lives, for every length, mode, type and stream it was used with, and made anew when the count differs. A change
-that PyTorch does not count, through ``k.data`` or memory that another library shares, is not seen: `forget_spectra`.
+filter lives, for the last few lengths, modes, types and streams it was used with, and made anew when the count differs.
+A change that PyTorch does not count, through ``k.data`` or memory that another library shares, is not seen:
+`forget_spectra`.
 
 Nothing is kept where a gradient is recorded, for a filter changes between two steps; under ``torch.inference_mode``
 for filters made there, which have no count; and while a CUDA graph is captured, which so contains the transform of the
@@ -15,6 +16,9 @@ from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
+
+MOST = 4
+"""Spectra of one filter that are kept: lengths that come and go must not fill the memory."""
 
 _kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -42,14 +46,17 @@ def prepared(k: torch.Tensor, batch: int, *, keep: bool, **how: Any) -> Any:
     state = (k._version, k.data_ptr())
     found = _kept.get(k)
     if found is None or found[0] != state:
-        found = _kept[k] = (state, {}, {})
-    _, spectra, convolutions = found
+        found = _kept[k] = (state, {})
+    spectra: dict[tuple, tuple[Any, dict[int, Any]]] = found[1]
     key = (stream, tuple(sorted((name, value) for name, value in how.items() if value is not None)))
-    if key not in spectra:
-        spectra[key] = _spectrum(k, **how)
-    if (key, batch) not in convolutions:
-        convolutions[key, batch] = FFTConv(spectra[key], batch=batch)
-    return convolutions[key, batch]
+    kept = spectra.pop(key, None) or (_spectrum(k, **how), {})
+    spectra[key] = kept  # the last one used is the last to go
+    while len(spectra) > MOST:
+        del spectra[next(iter(spectra))]
+    spectrum, convolutions = kept
+    if batch not in convolutions:
+        convolutions[batch] = FFTConv(spectrum, batch=batch)
+    return convolutions[batch]
 
 
 def _spectrum(k: torch.Tensor, **how: Any) -> Any:
