@@ -34,13 +34,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from monarch.torch import fftconv, torch_fftconv
-from monarch.torch.operators import Convolve, Hyena
+from monarch.torch.operators import Convolve, Hyena, Short, short_conv
 
 CONVOLUTIONS: dict[str, Convolve] = {"fused": fftconv, "torch": torch_fftconv}
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 HELD_OUT = 0.1
 COLUMNS = ("convolution", "seed", "step", "loss")
-WARM_STEPS = 10
+WARM_STEPS = 3
+LOSS_SCALE = 2.0**16  # for fp16: gradients of a mean over 100 000 tokens are too small for it
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class Settings:
     rate: float = 1.5e-3
     dtype: str = "bf16"
     device: str = "cuda"
-    compiled: bool = True
     log_every: int = 2
 
 
@@ -68,7 +68,6 @@ QUICK = Settings(
     rate=5e-3,
     dtype="fp64",
     device="cpu",
-    compiled=False,
     log_every=1,
 )
 
@@ -76,10 +75,10 @@ QUICK = Settings(
 class Block(nn.Module):
     """Hyena, then two dense layers, each behind a normalisation and beside a shortcut."""
 
-    def __init__(self, width: int, length: int, convolve: Convolve) -> None:
+    def __init__(self, width: int, length: int, convolve: Convolve, short: Short) -> None:
         super().__init__()
         self.mix_norm, self.dense_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix = Hyena(width, length, convolve=convolve)
+        self.mix = Hyena(width, length, convolve=convolve, short=short)
         self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,11 +94,10 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, settings.width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        blocks = [Block(settings.width, settings.length, convolve) for _ in range(settings.layers)]
-        self.blocks = nn.Sequential(*blocks)
-        if settings.compiled:  # blocks are alike, so that one is compiled, the convolution in it
-            for block in blocks:
-                block.compile(fullgraph=True)
+        short = torch.compile(short_conv, fullgraph=True) if settings.device == "cuda" else short_conv
+        self.blocks = nn.Sequential(
+            *(Block(settings.width, settings.length, convolve, short) for _ in range(settings.layers))
+        )
         self.norm = nn.LayerNorm(settings.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -128,10 +126,78 @@ def batches(data: Tensor, settings: Settings, seed: int) -> Iterator[Tensor]:
 def loss_of(model: nn.Module, tokens: Tensor, settings: Settings) -> Tensor:
     """Mean cross-entropy of the next byte, in nats."""
     half = settings.dtype in ("fp16", "bf16")
-    with torch.autocast(settings.device, TYPES[settings.dtype] if half else None, enabled=half):
+    with torch.autocast(
+        settings.device, TYPES[settings.dtype] if half else None, enabled=half, cache_enabled=False
+    ):
         logits = model(tokens[:, :-1])
     logits = logits.float() if half else logits
     return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Step:
+    """A training step on one batch; on a GPU a CUDA graph of all its launches, after a few steps without."""
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        on_gpu = settings.device == "cuda"
+        self.model, self.settings = model, settings
+        rate: Any = torch.tensor(settings.rate, device="cuda") if on_gpu else settings.rate
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1, capturable=on_gpu
+        )
+        self.scale = LOSS_SCALE if settings.dtype == "fp16" else 1.0
+        self.done = 0
+        self.tokens = torch.zeros(
+            settings.batch, settings.length + 1, dtype=torch.long, device=settings.device
+        )
+        self.loss = torch.zeros((), device=settings.device)
+        self.graph = torch.cuda.CUDAGraph() if on_gpu else None
+        self.stream = torch.cuda.Stream() if on_gpu else None
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Train on ``tokens`` [B, L + 1] and return the loss before."""
+        self.tokens.copy_(tokens)
+        warm = max(1, self.settings.steps // 10)
+        progress = self.done / self.settings.steps
+        rate = (
+            min((self.done + 1) / warm, 0.1 + 0.45 * (1 + math.cos(math.pi * progress))) * self.settings.rate
+        )
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if self.graph is None:
+            self.run()
+        else:
+            self.on_gpu()
+        self.done += 1
+        return self.loss.detach().clone()
+
+    def on_gpu(self) -> None:
+        """Without a graph at first (kernels are compiled, states are made), then captured once and replayed."""
+        assert self.graph is not None and self.stream is not None
+        if self.done < WARM_STEPS:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.run()
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return
+        if self.done == WARM_STEPS:
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.run()
+        self.graph.replay()
+
+    def run(self) -> None:
+        """Forward and backward pass, clipping and the optimizer."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self.model, self.tokens, self.settings)
+        (loss * self.scale).backward()
+        if self.scale != 1:
+            torch._foreach_div_([p.grad for p in self.model.parameters() if p.grad is not None], self.scale)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.loss = loss.detach()
 
 
 def train(
@@ -142,36 +208,22 @@ def train(
     model = Model(settings, CONVOLUTIONS[convolution]).to(settings.device)
     if settings.dtype == "fp64":
         model = model.double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.1)
-    warm = max(1, settings.steps // 10)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min((step + 1) / warm, 0.1 + 0.45 * (1 + math.cos(math.pi * step / settings.steps))),
-    )
-    scaler = torch.amp.GradScaler(settings.device, enabled=settings.dtype == "fp16")
+    step = Step(model, settings)
     losses: list[Tensor] = []
-    started, last_note, counted_from = time.perf_counter(), 0.0, 0
-    for step, tokens in enumerate(batches(data, settings, seed)):
-        if step == min(
-            WARM_STEPS, settings.steps // 2
-        ):  # kernels are compiled and memory is allocated by then
+    started, last_note, first_counted = time.perf_counter(), 0.0, min(2 * WARM_STEPS, settings.steps // 2)
+    for number, tokens in enumerate(batches(data, settings, seed)):
+        if number == first_counted:  # kernels are compiled, and the graph is captured
             wait(settings)
-            started, counted_from = time.perf_counter(), step
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(model, tokens, settings)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        schedule.step()
-        losses.append(loss.detach())
-        if time.perf_counter() - last_note > 2 or step + 1 == settings.steps:
-            note(f"seed {seed}, {convolution}: step {step + 1} of {settings.steps}, loss {loss.item():.3f}")
+            started = time.perf_counter()
+        losses.append(step(tokens))
+        if time.perf_counter() - last_note > 2 or number + 1 == settings.steps:
+            note(
+                f"seed {seed}, {convolution}: step {number + 1} of {settings.steps}, loss {losses[-1].item():.3f}"
+            )
             last_note = time.perf_counter()
     wait(settings)
     seconds = time.perf_counter() - started
-    tokens_per_s = (settings.steps - counted_from) * settings.batch * settings.length / seconds
+    tokens_per_s = (settings.steps - first_counted) * settings.batch * settings.length / seconds
     model.eval()
     with torch.no_grad():
         pieces = held_out[: len(held_out) // (settings.length + 1) * (settings.length + 1)]
@@ -180,7 +232,6 @@ def train(
     values = torch.stack(losses).tolist()
     if not all(math.isfinite(value) for value in values):
         raise SystemExit(f"seed {seed}, {convolution}: a loss is not a number; nothing is written")
-    curve = [(step, value) for step, value in enumerate(values) if step % settings.log_every == 0]
     summary = {
         "convolution": convolution,
         "seed": seed,
@@ -189,6 +240,7 @@ def train(
         "held_out_loss": validation,
         "tokens_per_s": tokens_per_s,
     }
+    curve = [(number, value) for number, value in enumerate(values) if number % settings.log_every == 0]
     return curve, summary
 
 
@@ -248,9 +300,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=2, help="how many (2)")
     parser.add_argument("--quick", action="store_true", help="a small model in float64 on the CPU")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="where (cuda; with --quick cpu)")
-    parser.add_argument(
-        "--compiled", action=argparse.BooleanOptionalAction, help="compile the blocks (on a GPU yes)"
-    )
     parser.add_argument("--dtype", choices=TYPES, help="of the signals; the halves by autocast (bf16)")
     for name in ("width", "layers", "length", "batch", "steps"):
         parser.add_argument(f"--{name}", type=int, help=f"({getattr(Settings, name)})")
