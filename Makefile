@@ -23,7 +23,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-gpu test-torch measure notebooks lint clean
+.PHONY: help demo test test-gpu test-torch sanitize measure notebooks lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -39,6 +39,9 @@ test-gpu: $(READY) ## the tests that need a GPU (it compiles hundreds of kernels
 
 test-torch: $(TORCH_READY) ## the tests of monarch.torch, with PyTorch in an environment of its own (.venv-torch)
 	@$(TORCH_VENV)/bin/python -m pytest tests/test_torch*.py -n $(JOBS) --hypothesis-profile=ci
+
+sanitize: $(READY) ## every kernel family under compute-sanitizer (needs a GPU and the CUDA toolkit)
+	@$(BIN)/python tests/sanitize.py
 
 measure: $(READY) ## time the kernels on this machine's GPU and write the measurement files
 	@$(BIN)/python -m costmodel measure

@@ -4,8 +4,8 @@ Plain arithmetic, as `kernel_counts.totals` is for the convolution: given intege
 symbols expressions; a property test holds them equal to the counters of the kernels' CPU bodies.
 
 Symbols: B sequences, H channels, L samples; N points; ``rows_in`` live rows of the outer stage's matrix. A unit of work
-is a channel, a share of its ceil(B / 2) pairs, and for order 3 one of ``parts`` parts of N1; ``units`` of them are dealt
-to a grid of ``blocks`` blocks. Each pair is transformed twice in each part, its u and its dy: a *turn*.
+is a channel, a share of its ceil(B / 2) pairs, and for order 3 one of ``parts`` parts of N1; ``units`` of them are
+dealt to a grid of ``blocks`` blocks. Each pair is transformed twice in each part, its u and its dy: a *turn*.
 """
 
 from __future__ import annotations

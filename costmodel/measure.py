@@ -111,8 +111,8 @@ def main(
     With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
     linear layers, those of ``models`` (by default all), and their dispatch tables too.
     """
-    if op not in (None, "fftconv", "linear", "decode_attention"):
-        render.note(f"op: accepted are fftconv, linear and decode_attention, got {op!r}")
+    if op not in (None, "fftconv", "fftconv_gradients", "linear", "decode_attention"):
+        render.note(f"op: accepted are fftconv, fftconv_gradients, linear and decode_attention, got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -145,6 +145,10 @@ def main(
         from costmodel.measure_attention import run as attention
 
         rows = attention(quick=quick)
+    elif op == "fftconv_gradients":
+        from costmodel.measure_gradients import run as gradients
+
+        rows = gradients(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short

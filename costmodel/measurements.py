@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parent / "measurements"
 HEADER = "op,case,dtype,provider,median_us,p20_us,p80_us,samples,bytes_min,flops,rel_err,date,commit,note"
 CASE_KEYS = {
     "fftconv": ("B", "H", "N", "L", "variant"),
+    "fftconv_gradients": ("B", "H", "N", "L", "variant"),
     "linear": ("M", "N", "K"),
     "decode_attention": ("B", "Hq", "Hkv", "D", "L", "variant"),
     "conv2d": ("S", "Cin", "Cout", "n", "k", "pass"),

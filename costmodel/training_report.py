@@ -144,9 +144,9 @@ def _run(runs: dict[str, Any]) -> list[str]:
     }
     between, spread = seed_noise(runs)
     lines = [
-        f"A Hyena language model ({settings['layers']} layers of width {settings['width']}, {settings['length']} bytes,",
-        f"batch {settings['batch']}, {settings['steps']} steps,",
-        f"{settings['dtype']}) on {runs['where']}: {speed['fused'] / 1e3:.0f} thousand tokens/s by `monarch.torch`, "
+        f"A Hyena language model ({settings['layers']} layers of width {settings['width']}, {settings['dtype']},",
+        f"{settings['length']} bytes, batch {settings['batch']}, {settings['steps']} steps,",
+        f"each a CUDA graph) on {runs['where']}: {speed['fused'] / 1e3:.0f} thousand tokens/s by `monarch.torch`, "
         f"{speed['torch'] / 1e3:.0f} by `torch.fft` ({speed['fused'] / speed['torch']:.2f}x).",
         "",
         "| convolution | seed | first loss | last ten | held out | tokens/s |",

@@ -8,8 +8,9 @@ With y = postgate * c, c = x conv k, x = u * pregate and e = dy * postgate (`ref
     dk          sum over the batch of x corr e      kernels of its own (`filter_sums.py`)
 
 so each needed array costs one run of the convolution, and dk about as much. Gradients of sequences have their type and
-are within ``reference.fftconv_bound``; dk is float32, within ``reference.filter_gradient_bound``. Every sum has a fixed
-order: two calls on one kind of GPU give the same bits.
+are within ``reference.fftconv_bound``; dk is float32, within ``reference.filter_gradient_bound``. For fp32 sequences
+all is fp32, within ``reference.fft32_bound`` and ``reference.filter_gradient32_bound``. Every sum has a fixed order:
+two calls on one kind of GPU give the same bits.
 
 Loss scaling in fp16: transforms of dy are unitary, so dy may be as large as `fftconv` lets u be (2000 at N = 1024), and
 what is smaller than 6e-5 loses bits as all subnormal fp16 numbers do. conj(Z) W is formed from halves and summed in
@@ -58,7 +59,7 @@ def fftconv_gradients(
     """Return the gradients of `fftconv` in its operands, from ``dy``, that in its result.
 
     Args:
-        u: as given to `fftconv`, [B, H, L] or [H, L], fp16 or bf16 (or fp32 with half products).
+        u: as given to `fftconv`, [B, H, L] or [H, L], fp16, bf16 or fp32.
         k: the filter [H, K] or [K]; or a :class:`Spectrum` from ``prepare_filter(k, ..., gradients=True)``, which costs
             nothing here (its gradient is [H, K]).
         dy: the gradient in y, shaped and typed as ``u``.

@@ -1,63 +1,192 @@
-"""From sums over the batch, conj(Z) W at the bins of each channel, back to a gradient in taps.
+"""From sums of conj(Z) W at a channel's bins back to a gradient in taps: the adjoint of a filter's transform, in fp32.
 
-The adjoint of `filter_transform`, in fp32: the sums of all shares of the batch are added, first to last, and N points
-go through device memory once for each factor, as there; the last pass reads each tap's place on the circle.
+The gradient g on the circle is real, so it takes a transform of P = N / 2 points: with G the Hermitian part of the sums
+S, x[m] = g[2m] + i g[2m + 1] has the transform
 
-    bins     sums in the kernel's order, shares added -> points after the first pass, times twiddles
+    X[k] = (G[k] + G[k + P]) / 2 + i w^k (G[k] - G[k + P]) / 2,  w = e^(2 pi i / N),  G[k] = (S[k] + conj S[N - k]) / 2.
+
+Up to 16384 points a block does it all in shared memory, with the stages of `fused_float` (kind "whole"): it gathers the
+four S that make each X and adds the shares of the batch, transforms, and gathers the taps. Longer ones go through
+device memory once for each factor, as filters do:
+
+    bins     sums, shares added -> X, and the first pass, times twiddles
     next     `filter_transform`'s passes, in place
     taps     the place of a tap, or the sum of its two places -> dk [H, K], float32
 
-The passes transform forwards: the inverse transform of S at t is the forward one at -t, over N. Unitary transforms of z
-and of w make that N disappear, so no factor is left but the DFT factors' own scales.
+A filter that all channels share has the sum of its channels' gradients (kind "total"), some rows at a time. All sums
+are in a fixed order. Transforms run forwards: the inverse transform of X at m is the forward one at -m, over P. Unitary
+transforms of z and w make the N of that disappear; a factor 1 / 2 is left, and the DFT factors' own scales.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_transform
+from kernels_numba import filter_transform, float_spec
 from kernels_numba.filter_transform import THREADS, WARPS, factors_of
+from kernels_numba.float_spec import Shape, shape_of
+from kernels_numba.fused_float import point_places, point_twiddles
 from monarch.index import natural_order_of
 
 NONE = -1
 """The place of a tap that reaches no output."""
+FACTORS = {n: f for n, f in float_spec.DEFAULT_FACTORS.items() if shape_of(f).points == n} | {
+    128: (8, 16),
+    384: (6, 8, 8),
+    12288: (24, 8, 8, 8),
+    16384: (32, 32, 16),
+}
+"""By points, the factors of a transform in one block."""
+TOGETHER = 32
+"""Rows that are added up at a time."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One kernel: ``kind`` is "bins" or "taps"; ``radix`` of the first, ``places`` (1 or 2) of a tap."""
+    """One kernel: ``kind`` is "whole", "bins", "taps" or "total".
+
+    ``factors``: of the transform in a block. ``radix`` and ``points``: of the first pass. ``places``: 1 or 2, of a tap.
+    """
 
     kind: str
+    factors: tuple[int, ...] = ()
     radix: int = 0
+    points: int = 0
     places: int = 1
-    dtype: str = "fp16"
-    warps: int = WARPS
-    shared_bytes: int = 0
+    dtype: str = "fp32"
+
+    @property
+    def shape(self) -> Shape:
+        """Of a transform in one block."""
+        return shape_of(self.factors)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.shape.together * self.shape.threads // 32 if self.factors else WARPS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return 8 * self.shape.together * self.shape.padding[2] if self.factors else 0
 
     @property
     def name(self) -> str:
         """For error messages and profilers."""
-        return f"filter_gradient_{self.kind}_{self.radix if self.kind == 'bins' else self.places}"
+        sizes = [*self.factors] or [n for n in (self.radix, self.points) if n]
+        return f"filter_gradient_{self.kind}_" + "x".join(map(str, [*sizes, self.places]))
 
 
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile``."""
-    return _build_bins(tile, spec) if spec.kind == "bins" else _build_taps(tile, spec)
+    return {"whole": _build_whole, "bins": _build_bins, "taps": _build_taps, "total": _build_total}[
+        spec.kind
+    ](tile, spec)
+
+
+def _build_whole(tile: Any, spec: Spec) -> Any:
+    """Sums to taps, a filter a transform.
+
+    Arguments: ``sums`` [rows, shares, N, 2], ``bins`` [P, 4] of the places that make each X, ``roots`` [P, 2],
+    ``table`` of twiddles, ``taps`` [1 or 2, K] of the words where taps lie, ``dk``; then a factor, rows, shares, and K.
+    """
+    shape = spec.shape
+    stages = shape.stages
+    threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
+    room, n = 2 * shape.padding[2], 2 * shape.points
+    shift, factor, _ = shape.padding
+    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+    zeros, add = tile.zeros(2 * held), tile.add_hermitian(shape.constants(stages[0], stages[0].radix))
+    four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
+    (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
+    dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
+    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
+    places = [point_places(shape, s) for s in four]
+    put1, put2, put3, put4 = (tile.store_points(x) for x in places)
+    get2, get3, get4 = (tile.load_points(x) for x in places[1:])
+    gather, total = tile.gather_shared(spec.places), tile.scaled_total(spec.places)
+    store = tile.store_floats(((0, (0,)),), guarded=True)
+
+    def kernel(sums, bins, roots, table, taps, dk, scale, rows, shares, count):
+        index = small(32 * warp() + lane())
+        slot = small(divide(index, threads))
+        j = small(index - slot * threads)
+        base = small(slot * room)
+        row = small(divide(j, step1))
+        m1 = small(j - row * step1)
+        at = small(row * (radix1 * step1) + m1)
+        at1 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step2))
+        m2 = small(j - row * step2)
+        at = small(row * (radix2 * step2) + m2)
+        at2 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step3))
+        m3 = small(j - row * step3)
+        at = small(row * (radix3 * step3) + m3)
+        at3 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step4))
+        at = small(row * (radix4 * step4) + j - row * step4)
+        at4 = small(base + 2 * (at + factor * (at >> shift)))
+
+        # Those without a row do the first again, and store nothing.
+        row = small(block() * together + slot)
+        there = small(row < rows)
+        row = small(row * there)
+        source = int64(row) * (shares * n)
+        x = zeros()
+        share = small(0)
+        while share < shares:
+            x = add(x, sums, source, bins, roots, j)
+            source += n
+            share = small(share + 1)
+        put1(at1, turn1(dft1(x), table, 4 * m1))
+        barrier()
+        x = dft2(get2(at2))
+        if order > 2:
+            put2(at2, turn2(x, table, 4 * m2))
+            barrier()
+            x = dft3(get3(at3))
+        if order > 3:
+            put3(at3, turn3(x, table, 4 * m3))
+            barrier()
+            x = dft4(get4(at4))
+        put4(at4, x)
+        barrier()
+        first = small(0)
+        start = int64(row) * count
+        limit = small(count * there)
+        while first < count:
+            tap = small(first + j)
+            inside = small(tap < count)
+            found = gather(base, taps, tap * inside + inside - 1, count)
+            store(dk, start, limit, tap, total(found, scale))
+            first = small(first + threads)
+
+    return kernel
 
 
 def _build_bins(tile: Any, spec: Spec) -> Any:
     """Sums to points after the first pass.
 
-    Arguments: ``sums`` [rows, shares, N, 2], ``places`` [N] of the bins in it, ``table`` of twiddles, ``points``; then
-    the butterflies in all and in a row, and the shares.
+    Arguments: ``sums``, ``bins`` and ``roots`` as above, ``table`` of twiddles, ``points``; then the butterflies in
+    all, and the shares.
     """
-    radix = spec.radix
+    radix, step = spec.radix, spec.points // spec.radix
+    n = 2 * spec.points
     small, lane, warp, block, divide, int64 = (
         tile.small,
         tile.lane,
@@ -66,24 +195,25 @@ def _build_bins(tile: Any, spec: Spec) -> Any:
         tile.divide,
         tile.int64,
     )
-    zeros, add, dft = tile.zeros(2 * radix), tile.add_bins(radix), tile.dft_points(radix, 1, inverse=False)
+    zeros, add = tile.zeros(2 * radix), tile.add_hermitian(tuple(step * q for q in range(radix)))
+    dft = tile.dft_points(radix, 1, inverse=False)
     turn, store = tile.multiply_strided(radix), tile.store_strided(radix)
 
-    def kernel(sums, places, table, points, butterflies, step, shares):
+    def kernel(sums, bins, roots, table, points, butterflies, shares):
         index = small(block() * THREADS + 32 * warp() + lane())
         valid = index < butterflies
         now = small(index * valid)
         row = small(divide(now, step))
         column = small(now - row * step)
-        n = small(radix * step)
-        base = int64(row) * (shares * n)
+        source = int64(row) * (shares * n)
         x = zeros()
         share = small(0)
         while share < shares:
-            x = add(x, sums, base, places, column, step)
-            base += n
+            x = add(x, sums, source, bins, roots, column)
+            source += n
             share = small(share + 1)
-        store(points, int64(row) * n + column, step, valid, turn(dft(x), table, 4 * column, step))
+        at = int64(row) * (radix * step) + column
+        store(points, at, step, valid, turn(dft(x), table, 4 * column, step))
 
     return kernel
 
@@ -91,8 +221,8 @@ def _build_bins(tile: Any, spec: Spec) -> Any:
 def _build_taps(tile: Any, spec: Spec) -> Any:
     """Points to taps.
 
-    Arguments: ``points`` [rows, N, 2], ``places`` [1 or 2, taps] of the taps' real parts, ``dk``; then a factor, the
-    taps in a row and in all, and N.
+    Arguments: ``points`` [rows, P, 2], ``taps`` [1 or 2, K] of the floats of a row where taps lie, ``dk``; then a
+    factor, K, taps in all, and P.
     """
     small, lane, warp, block, divide, int64 = (
         tile.small,
@@ -105,13 +235,47 @@ def _build_taps(tile: Any, spec: Spec) -> Any:
     load, total = tile.load_taps(spec.places, "fp32"), tile.scaled_total(spec.places)
     store = tile.store_floats(((0, (0,)),), guarded=True)
 
-    def kernel(points, places, dk, factor, taps, items, n):
+    def kernel(points, taps, dk, scale, count, items, n):
         index = small(block() * THREADS + 32 * warp() + lane())
         now = small(index * (index < items))
-        row = small(divide(now, taps))
-        tap = small(now - row * taps)
-        x = load(points, int64(row) * (2 * n), places, tap, taps)
-        store(dk, int64(0), items, index, total(x, factor))
+        row = small(divide(now, count))
+        tap = small(now - row * count)
+        x = load(points, int64(row) * (2 * n), taps, tap, count)
+        store(dk, int64(0), items, index, total(x, scale))
+
+    return kernel
+
+
+def _build_total(tile: Any, spec: Spec) -> Any:
+    """Rows added up, TOGETHER at a time.
+
+    Arguments: ``source`` [rows, K], ``target`` [groups, K]; then K, the sums in all, and rows.
+    """
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    load, plus, zeros = tile.load_floats(((0, (0,)),), 1, guarded=True), tile.plus(1), tile.zeros(1)
+    store = tile.store_floats(((0, (0,)),), guarded=True)
+
+    def kernel(source, target, count, items, rows):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        there = small(index < items)
+        now = small(index * there)
+        group = small(divide(now, count))
+        tap = small(now - group * count)
+        row = small(group * TOGETHER)
+        x = zeros()
+        turn = small(0)
+        while turn < TOGETHER:  # rows beyond the last one are zeros
+            x = plus(x, load(source, int64(row) * count, count * (row < rows), tap))
+            row = small(row + 1)
+            turn = small(turn + 1)
+        store(target, int64(0), items, index, x)
 
     return kernel
 
@@ -120,27 +284,45 @@ def family(spec: Any) -> Any:
     """What `launch` asks of a kernel family, for one kernel: their arguments differ."""
     if isinstance(spec, filter_transform.Spec):
         return filter_transform.family(spec)
+    made_of = ("FLOATS", "WORDS", "FLOATS", "FLOATS")
     signature = {
-        "bins": ("FLOATS", "WORDS", "FLOATS", "FLOATS", "INT", "INT", "INT"),
+        "whole": (*made_of, "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
+        "bins": (*made_of, "FLOATS", "INT", "INT"),
         "taps": ("FLOATS", "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
+        "total": ("FLOATS", "FLOATS", "INT", "INT", "INT"),
     }[spec.kind]
     return SimpleNamespace(
-        __name__=__name__, build=build, SIGNATURE=signature, VOCABULARY="float", min_blocks=lambda spec: 1
+        __name__=__name__,
+        build=build,
+        SIGNATURE=signature,
+        VOCABULARY="float",
+        min_blocks=lambda spec: 1,
     )
 
 
 # ---- tables --------------------------------------------------------------------------------------------------
 def bin_places(order: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Where each bin lies in a channel's sums, whose points are the bins ``order``."""
-    return np.argsort(order).astype(np.int32)
+    """[P, 4]: where the bins k, -k, k + P and P - k lie in a channel's sums, whose points are the bins ``order``."""
+    n = order.size
+    at, k = np.argsort(order), np.arange(n // 2)
+    return np.stack([at[k], at[-k % n], at[k + n // 2], at[(n // 2 - k) % n]], axis=1).astype(np.int32)
 
 
-def tap_places(n: int, taps: int, targets: NDArray[np.intp], sources: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Where the passes leave the gradient of each tap, as floats of a row of points: [1 or 2, taps].
+@lru_cache(maxsize=32)
+def roots(points: int) -> NDArray[np.float32]:
+    """[P, 2]: cosine and sine of 2 pi k / N, N = 2 P."""
+    angle = np.pi * np.arange(points) / points
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+
+def tap_places(
+    places: NDArray[np.intp], n: int, taps: int, targets: NDArray[np.intp], sources: NDArray[np.intp]
+) -> NDArray[np.int32]:
+    """Where the gradient of each tap lies, [1 or 2, K], if point x of the transform lies at ``places[x]``.
 
     ``targets`` are places on the circle of n samples, ``sources`` the taps that lie there.
     """
-    at = (2 * natural_order_of(factors_of(n))[-targets % n]).astype(np.int32)
+    at = 2 * places[-(targets // 2) % (n // 2)] + targets % 2
     _, first = np.unique(sources, return_index=True)
     rest = np.setdiff1d(np.arange(sources.size), first)
     found = np.full((2 if rest.size else 1, taps), NONE, np.int32)
@@ -150,6 +332,28 @@ def tap_places(n: int, taps: int, targets: NDArray[np.intp], sources: NDArray[np
     return found
 
 
+def tables(
+    order: NDArray[np.intp], taps: int, targets: NDArray[np.intp], sources: NDArray[np.intp], *, whole: bool
+) -> dict[str, NDArray]:
+    """All that the kernels read beside sums, by name."""
+    n = order.size
+    points = n // 2
+    if whole:
+        shape = shape_of(FACTORS[points])
+        at = shape.at(natural_order_of(FACTORS[points]))
+        twiddle = float_spec.tables(FACTORS[points])
+    else:
+        at = natural_order_of(factors_of(points))
+        twiddle = filter_transform.tables(points, "fp16")[0]
+    return {
+        "bins": bin_places(order),
+        "roots": roots(points),
+        "table": twiddle,
+        "taps": tap_places(at, n, taps, targets, sources),
+    }
+
+
+# ---- launches ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Job:
     """One launch: the kernel, its blocks, names of its pointers and its scalars."""
@@ -160,24 +364,50 @@ class Job:
     scalars: tuple[Any, ...]
 
 
+def in_one_block(n: int, limit: int) -> bool:
+    """Whether the kernel of kind "whole" runs N samples with ``limit`` bytes of shared memory a block."""
+    return n // 2 in FACTORS and Spec("whole", FACTORS[n // 2]).shared_bytes <= limit
+
+
 @cache
-def jobs(n: int, rows: int, shares: int, taps: int, places: int, factor: float) -> tuple[Job, ...]:
-    """The launches for ``rows`` filters, in order."""
-    found = []
-    step = n
-    _, starts = filter_transform.tables(n, "fp16")
-    for i, radix in enumerate(factors_of(n)):
+def jobs(
+    n: int, rows: int, shares: int, taps: int, places: int, scale: float, *, whole: bool
+) -> tuple[Job, ...]:
+    """The launches for ``rows`` filters, in order; they leave dk [rows, taps]."""
+    points, scale = n // 2, scale / 2
+    if whole:
+        spec = Spec("whole", FACTORS[points], places=places)
+        names = ("sums", "bins", "roots", "table", "taps", "dk")
+        return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps)),)
+    found: list[Job] = []
+    step = points
+    _, starts = filter_transform.tables(points, "fp16")
+    for i, radix in enumerate(factors_of(points)):
         step //= radix
-        butterflies = rows * (n // radix)
+        butterflies = rows * (points // radix)
         grid = -(-butterflies // THREADS)
         if i == 0:
-            names = ("sums", "bins", "table", "points")
-            found.append(Job(Spec("bins", radix), grid, names, (butterflies, step, shares)))
+            first = Spec("bins", radix=radix, points=points)
+            pointers = ("sums", "bins", "roots", "table", "points")
+            found.append(Job(first, grid, pointers, (butterflies, shares)))
         else:
-            names = ("table", "points", "points", "points")
-            spec = filter_transform.Spec("next", radix, dtype="fp16")
-            found.append(Job(spec, grid, names, (butterflies, step, starts[i])))
+            later = filter_transform.Spec("next", radix, dtype="fp16")
+            passed = ("table", "points", "points", "points")
+            found.append(Job(later, grid, passed, (butterflies, step, starts[i])))
     items = rows * taps
     last = Spec("taps", places=places)
-    found.append(Job(last, -(-items // THREADS), ("points", "taps", "dk"), (factor, taps, items, n)))
+    found.append(Job(last, -(-items // THREADS), ("points", "taps", "dk"), (scale, taps, items, points)))
+    return tuple(found)
+
+
+@cache
+def total_jobs(rows: int, taps: int) -> tuple[Job, ...]:
+    """The launches that add the gradients of ``rows`` channels up: they end in "dk", and begin in "rows0"."""
+    found: list[Job] = []
+    while rows > 1:
+        groups = -(-rows // TOGETHER)
+        names = (f"rows{len(found)}", "dk" if groups == 1 else f"rows{len(found) + 1}")
+        items = groups * taps
+        found.append(Job(Spec("total"), -(-items // THREADS), names, (taps, items, rows)))
+        rows = groups
     return tuple(found)

@@ -19,7 +19,7 @@ from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
 from kernels_numba.spectrum import places_of_taps, points_needed
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES, STORAGE_TYPES
 from monarch import Plan
 
 CPU_WORKERS = 8
@@ -57,20 +57,22 @@ class FilterGradient:
     ) -> None:
         self.shape, self.taps, self.mode, self.dtype = shape, taps, mode, dtype
         self.products, self.shared = products or dtype, shared
-        if self.products not in HALF_TYPES:
+        if self.products not in STORAGE_TYPES:
             raise TypeError(
-                f"k: gradients in the filter are computed with fp16 and bf16 products, these are {self.products}; "
-                'leave "k" out of needs, convert the sequences, or use reference.fftconv_gradients'
+                f"u: gradients in the filter are for fp16, bf16 and fp32 sequences, these are {dtype}; use "
+                "reference.fftconv_gradients"
             )
         length = shape[2]
         limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
         need = points_needed(mode, length, taps)
-        self.plan = gradient_families.choose(length, need, plan, limit, circular=mode == "circular")
-        family = gradient_families.family_of(self.plan)
+        self.plan = gradient_families.choose(
+            length, need, plan, limit, self.products, circular=mode == "circular"
+        )
+        family = gradient_families.family_of(self.plan, self.products)
         assert family is not None
         self.family = family
         self.pairs = -(-shape[0] // 2)
-        self._launches: dict[tuple, tuple] = {}
+        self._launches: dict[tuple, _Launches] = {}
 
     def spec(
         self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
@@ -105,11 +107,6 @@ class FilterGradient:
         assert best is not None
         return best[1], best[2]
 
-    def rows(self, shares: int) -> tuple[int, int]:
-        """(filters, sums that each filter's gradient is the sum of)."""
-        channels = self.shape[1]
-        return (1, channels * shares) if self.shared else (channels, shares)
-
     # ---- on a GPU ------------------------------------------------------------------------------------------
     def launch(self, u: Any, dy: Any, pregate: Any, postgate: Any, *, adapter: Adapter, index: int) -> Any:
         """The gradient, an array of the library of ``u``; all are on GPU ``index`` and have been checked."""
@@ -119,28 +116,9 @@ class FilterGradient:
         made = self._launches.get(key)
         if made is None:
             made = self._launches[key] = self._make(*key)
-        run, shares, count, chunks, constants = made
-        rows, parts = self.rows(shares)
-        n, stream = self.plan.n, adapter.stream(index)
-        sums = adapter.empty(index, (rows, parts, 2 * n), np.float32)
-        points = adapter.empty(index, (count, 2 * n), np.float32)
-        dk = adapter.empty(index, (self.taps,) if self.shared else (rows, self.taps), np.float32)
-        at = {
-            name: adapter_of(x, name).pointer(x)
-            for name, x in (("sums", sums), ("points", points), ("dk", dk))
-        }
-        run(stream, *given, at["sums"])
-        at |= {name: buffer.pointer for name, buffer in constants.items()}
-        advance = {"sums": 8 * n * parts, "dk": 4 * self.taps}
-        first = 0
-        for length, launches in chunks:
-            for names, start in launches:
-                start(stream, *(at[name] + first * advance.get(name, 0) for name in names))
-            first += length
-        return dk
+        return made.run(adapter, index, given)
 
-    def _make(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> tuple:
-        """Launches, made at first use: of the sums; shares, rows of the workspace, launches by chunk, and tables."""
+    def _make(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> _Launches:
         from kernels_numba import launch
 
         where = device(index)
@@ -155,27 +133,8 @@ class FilterGradient:
         names = ("u", "pregate", "dy", "postgate", "sums")
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
         run = loaded.launcher(grid, (*names[:4], *(c.pointer for c in constants), "sums", *scalars), names)
-        rows, parts = self.rows(shares)
-        count = max(1, min(rows, filter_transform.WORKSPACE_BYTES // (8 * self.plan.n)))
-        tables = _device_tables(self.plan.n, self.family, spec, self.mode, self.shape[2], self.taps, index)
-        chunks: list[tuple[int, list[tuple[tuple[str, ...], Launch]]]] = []
-        for first in range(0, rows, count):
-            length = min(count, rows - first)
-            if chunks and chunks[-1][0] == length:
-                chunks.append(chunks[-1])
-                continue
-            launches = []
-            for job in self.jobs(spec, length, parts, tables["taps"].shape[0]):
-                kernel = launch.load(filter_gradient.family(job.spec), job.spec, index)
-                slots = tuple(f"{i}" for i in range(len(job.pointers)))
-                launches.append((job.pointers, kernel.launcher(job.grid, (*slots, *job.scalars), slots)))
-            chunks.append((length, launches))
-        return run, shares, count, chunks, tables | {f"constants{i}": c for i, c in enumerate(constants)}
-
-    def jobs(self, spec: Any, rows: int, shares: int, places: int) -> tuple[filter_gradient.Job, ...]:
-        """The launches that bring sums of ``rows`` filters back to taps."""
-        _, factor = self.family.sums_layout(spec)
-        return filter_gradient.jobs(self.plan.n, rows, shares, self.taps, places, factor)
+        whole = filter_gradient.in_one_block(self.plan.n, where.shared_bytes_per_block or 0)
+        return _Launches(self, run, spec, shares, whole, index, constants)
 
     # ---- on the CPU body -----------------------------------------------------------------------------------
     def run_cpu(
@@ -186,10 +145,12 @@ class FilterGradient:
         postgate: NDArray | None = None,
         *,
         workers: int = CPU_WORKERS,
+        whole: bool | None = None,
     ) -> tuple[NDArray[np.float32], Counters, Counters]:
         """Run the kernels on the CPU body: the gradient, and what was counted, of the sums and of the rest.
 
-        ``workers`` is how many warps (order 2) or blocks (order 3) share the work.
+        ``workers`` is how many warps (order 2) or blocks (order 3) share the work; ``whole`` which of the
+        two ways back to taps is gone, by default that of a GPU with 227 KiB of shared memory a block.
         """
         from kernels_numba.fftconv import _aligned, _bits
         from kernels_numba.launch import vocabulary_of
@@ -201,13 +162,14 @@ class FilterGradient:
         shares, per_share = self.shares(workers, spec.parts)
         units = self.shape[1] * spec.parts * shares
         grid = min(-(-workers // per_block), -(-units // per_block))
-        rows, parts = self.rows(shares)
-        n = self.plan.n
-        host = tables(n, self.family, spec, self.mode, self.shape[2], self.taps)
-        sums, points, dk = (
-            _aligned(np.full(size, np.nan, np.float32))
-            for size in (rows * parts * 2 * n, rows * 2 * n, rows * self.taps)
-        )
+        channels, n = self.shape[1], self.plan.n
+        whole = filter_gradient.in_one_block(n, LARGEST_SHARED_BYTES) if whole is None else whole
+        host = tables(self.family, spec, self.mode, self.shape[2], self.taps, whole)
+        arrays = {name: x.reshape(-1) for name, x in host.items()}
+        sizes = {"sums": channels * shares * 2 * n, "points": channels * n, "dk": channels * self.taps}
+        totals = filter_gradient.total_jobs(channels, self.taps) if self.shared else ()
+        sizes |= {name: channels * self.taps for job in totals for name in job.pointers}
+        arrays |= {name: _aligned(np.full(size, np.nan, np.float32)) for name, size in sizes.items()}
         machine = Machine()
         kernel = self.family.build(tile(machine, spec.dtype, vocabulary_of(self.family, spec)), spec)
         constants = self.family.operands(*self.family.operand_key(spec))
@@ -216,47 +178,116 @@ class FilterGradient:
             Buffer("pregate", _bits(pregate)),
             Buffer("dy", _bits(dy)),
             Buffer("postgate", _bits(postgate)),
-            *(Buffer(name, words) for name, words in zip(("constants", "tables"), constants, strict=False)),
-            Buffer("sums", sums),
+            *(
+                Buffer(name, words)
+                for name, words in zip(("constants", "tables", "roots"), constants, strict=False)
+            ),
+            Buffer("sums", arrays["sums"]),
         ]
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
         counters = machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
-        arrays = {"sums": sums, "points": points, "dk": dk} | {
-            name: x.reshape(-1) for name, x in host.items()
-        }
         after = Machine()
-        for job in self.jobs(spec, rows, parts, host["taps"].shape[0]):
-            vocabulary = tile(after, job.spec.dtype, "float")
-            kernel = filter_gradient.family(job.spec).build(vocabulary, job.spec)
+        _, scale = self.family.sums_layout(spec)
+        todo = filter_gradient.jobs(n, channels, shares, self.taps, host["taps"].shape[0], scale, whole=whole)
+        for job in (*todo, *totals):
+            names = ["rows0" if totals and job in todo and name == "dk" else name for name in job.pointers]
+            kernel = filter_gradient.family(job.spec).build(tile(after, job.spec.dtype, "float"), job.spec)
             after.run(
                 kernel,
                 job.grid,
                 job.spec.warps,
                 job.spec.shared_bytes // 4,
-                [*(Buffer(name, arrays[name]) for name in job.pointers), *job.scalars],
+                [*(Buffer(name, arrays[name]) for name in names), *job.scalars],
             )
-        return dk.reshape((self.taps,) if self.shared else (rows, self.taps)), counters, after.counters
+        found = arrays["dk"][: self.taps] if self.shared else arrays["dk"].reshape(channels, self.taps)
+        return found, counters, after.counters
 
 
-def tables(n: int, family: Any, spec: Any, mode: str, length: int, taps: int) -> dict[str, NDArray]:
-    """What the way back to taps reads: twiddles, places of bins and of taps."""
+class _Launches:
+    """All launches of one gradient on one GPU, for arrays of one alignment and gates; made at first use."""
+
+    def __init__(
+        self,
+        gradient: FilterGradient,
+        sums: Launch,
+        spec: Any,
+        shares: int,
+        whole: bool,
+        index: int,
+        constants: tuple[Any, ...],
+    ) -> None:
+        from kernels_numba import launch
+
+        channels, n, taps = gradient.shape[1], gradient.plan.n, gradient.taps
+        self.sums, self.shares, self.gradient = sums, shares, gradient
+        self.keep = constants  # the launch knows only their addresses
+        self.tables = _device_tables(
+            gradient.family, spec, gradient.mode, gradient.shape[2], taps, whole, index
+        )
+        _, scale = gradient.family.sums_layout(spec)
+        # Channels are brought back some at a time, so that their points fit into the workspace.
+        self.count = channels if whole else max(1, min(channels, filter_transform.WORKSPACE_BYTES // (4 * n)))
+        self.points = 0 if whole else self.count * n
+
+        def launches(todo: tuple[filter_gradient.Job, ...]) -> list[tuple[tuple[str, ...], Launch]]:
+            made = []
+            for job in todo:
+                kernel = launch.load(filter_gradient.family(job.spec), job.spec, index)
+                slots = tuple(f"{i}" for i in range(len(job.pointers)))
+                made.append((job.pointers, kernel.launcher(job.grid, (*slots, *job.scalars), slots)))
+            return made
+
+        places = self.tables["taps"].shape[0]
+        by_rows: dict[int, list] = {}
+        self.chunks = []
+        for first in range(0, channels, self.count):
+            rows = min(self.count, channels - first)
+            if rows not in by_rows:
+                by_rows[rows] = launches(
+                    filter_gradient.jobs(n, rows, shares, taps, places, scale, whole=whole)
+                )
+            self.chunks.append((first, by_rows[rows]))
+        totals = filter_gradient.total_jobs(channels, taps) if gradient.shared else ()
+        self.totals = launches(totals)
+        self.rows = [job.scalars[-1] for job in totals]
+
+    def run(self, adapter: Adapter, index: int, given: list[int]) -> Any:
+        """Launch everything; the gradient."""
+        gradient, stream, empty = self.gradient, adapter.stream(index), adapter.empty
+        channels, taps, n = gradient.shape[1], gradient.taps, gradient.plan.n
+        sums = empty(index, (channels, self.shares, 2 * n), np.float32)
+        points = empty(index, (max(self.points, 1),), np.float32)
+        dk = empty(index, (taps,) if gradient.shared else (channels, taps), np.float32)
+        partial = [empty(index, (rows, taps), np.float32) for rows in self.rows]
+        arrays = {"sums": sums, "points": points, "dk": dk} | {f"rows{i}": x for i, x in enumerate(partial)}
+        at = {name: adapter_of(x, name).pointer(x) for name, x in arrays.items()}
+        at |= {name: buffer.pointer for name, buffer in self.tables.items()}
+        self.sums(stream, *given, at["sums"])
+        advance = {"sums": 8 * n * self.shares, "dk": 4 * taps}
+        first_target = at["rows0"] if partial else at["dk"]
+        for first, launches in self.chunks:
+            now = at | {"dk": first_target}
+            for names, start in launches:
+                start(stream, *(now[name] + first * advance.get(name, 0) for name in names))
+        for names, start in self.totals:
+            start(stream, *(at[name] for name in names))
+        return dk
+
+
+def tables(family: Any, spec: Any, mode: str, length: int, taps: int, whole: bool) -> dict[str, NDArray]:
+    """What the way back to taps reads beside sums."""
     order, _ = family.sums_layout(spec)
-    return {
-        "table": filter_transform.tables(n, "fp16")[0],
-        "bins": filter_gradient.bin_places(order),
-        "taps": filter_gradient.tap_places(n, taps, *places_of_taps(mode, length, taps, n)),
-    }
+    return filter_gradient.tables(order, taps, *places_of_taps(mode, length, taps, spec.n), whole=whole)
 
 
 @lru_cache(maxsize=32)
 def _device_tables(
-    n: int, family: Any, spec: Any, mode: str, length: int, taps: int, index: int
+    family: Any, spec: Any, mode: str, length: int, taps: int, whole: bool, index: int
 ) -> dict[str, Any]:
     from kernels_numba.launch import DeviceBuffer
 
-    return {
-        name: DeviceBuffer.of(x, index) for name, x in tables(n, family, spec, mode, length, taps).items()
-    }
+    host = tables(family, spec, mode, length, taps, whole)
+    return {name: DeviceBuffer.of(x, index) for name, x in host.items()}
 
 
 @lru_cache(maxsize=32)

@@ -10,11 +10,12 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import gradient_block, gradient_warp
+from kernels_numba import gradient_block, gradient_float, gradient_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
 FAMILIES: tuple[ModuleType, ...] = (gradient_warp, gradient_block)
+"""For fp16 and bf16 products."""
 
 DEFAULT_FACTORS: dict[int, tuple[tuple[int, ...], ...]] = {
     256: ((16, 16),),
@@ -33,36 +34,39 @@ DEFAULT_FACTORS: dict[int, tuple[tuple[int, ...], ...]] = {
     65536: ((64, 32, 32),),
 }
 """For every transform length the factors measured fastest on an H200, then some that need less shared memory."""
+FLOAT_FACTORS = {prod(f): (f,) for f in gradient_float.FACTORS}
+"""Those of fp32."""
 
 
-def family_of(plan: Plan) -> ModuleType | None:
-    """The family that runs a plan, or None."""
-    return next((f for f in FAMILIES if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
+def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType | None:
+    """The family that runs a plan with products of a type, or None."""
+    families = (gradient_float,) if dtype == "fp32" else FAMILIES
+    return next((f for f in families if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
 
 
 @cache
-def default_plans(limit: int = LARGEST_SHARED_BYTES) -> dict[int, Plan]:
+def default_plans(limit: int = LARGEST_SHARED_BYTES, dtype: str = "fp16") -> dict[int, Plan]:
     """By transform length, the plans for a GPU whose blocks can have ``limit`` bytes of shared memory."""
     found = {}
-    for n, lists in DEFAULT_FACTORS.items():
+    for n, lists in sorted((FLOAT_FACTORS if dtype == "fp32" else DEFAULT_FACTORS).items()):
         for factors in lists:
             plan = Plan(n, factors)
-            family = family_of(plan)
-            if family and family.make_spec(plan, "fp16", shared_limit=0).shared_bytes <= limit:
+            family = family_of(plan, dtype)
+            if family and family.make_spec(plan, dtype, shared_limit=0).shared_bytes <= limit:
                 found[n] = plan
                 break
     return found
 
 
-def choose(length: int, need: int, plan: Plan | None, limit: int, *, circular: bool) -> Plan:
+def choose(length: int, need: int, plan: Plan | None, limit: int, dtype: str, *, circular: bool) -> Plan:
     """The plan for sequences of ``length`` samples: the one of the convolution if a kernel runs it, else the default.
 
     ``need``: points without aliasing. Raises ``ValueError`` where no transform is long enough.
     """
-    if plan is not None and family_of(plan) is not None:
+    if plan is not None and family_of(plan, dtype) is not None:
         chosen = plan
     else:
-        plans = default_plans(limit)
+        plans = default_plans(limit, dtype)
         fitting = [n for n in plans if n >= need]
         if circular and length in plans:
             chosen = plans[length]

@@ -213,7 +213,7 @@ def make_spec(
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
     blocks, warps = TUNED[spec.n1, spec.n2, spec.n3][:2]
-    return blocks * warps // max(spec.warps, 4)
+    return max(1, blocks * warps // max(spec.warps, 4))
 
 
 def operand_key(spec: Spec) -> tuple:

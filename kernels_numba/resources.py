@@ -20,7 +20,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernels_numba import filter_transform, fused_deep, fused_group, fused_warp, linear_realign
+from kernels_numba import (
+    filter_gradient,
+    filter_transform,
+    fused_deep,
+    fused_group,
+    fused_warp,
+    gradient_families,
+    linear_realign,
+)
 from kernels_numba.families import default_plans, family_of, runs_on
 from kernels_numba.linear_product import FULL_TILES, Choice, default_choice, product
 from kernels_numba.spectrum import ORDINARY
@@ -78,6 +86,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
+    yield from _gradients()
     yield from _linear()
     yield from attention_kernels()
     for plan in default_plans(dtype="fp32").values():
@@ -105,6 +114,31 @@ def _order_4() -> Iterator[tuple[Any, Any]]:
             if packing == "pair":
                 causal = plan.with_(signal=plan.n // 2, wanted=plan.n // 2)
                 yield fused_deep, fused_deep.make_spec(causal, "fp16")
+
+
+def _gradients() -> Iterator[tuple[Any, Any]]:
+    """Gradients in the filter: of each order and way to keep sums one, a gated one, one in bf16; and back to taps."""
+    for factors, dtype, gated in (
+        ((16, 16), "fp16", True),
+        ((32, 32), "fp16", False),
+        ((48, 32), "bf16", False),
+        ((16, 16, 16), "fp16", False),
+        ((32, 16, 16), "fp16", True),
+        ((48, 16, 32), "fp16", False),
+        ((64, 32, 32), "bf16", False),
+    ):
+        plan = Plan(prod(factors), factors)
+        family = gradient_families.family_of(plan)
+        assert family is not None
+        yield family, family.make_spec(plan, dtype, guarded=gated, pregate=gated, postgate=gated)
+    for spec in (
+        filter_gradient.Spec("whole", (4, 8, 16)),
+        filter_gradient.Spec("whole", (32, 32, 16)),
+        filter_gradient.Spec("bins", radix=8, points=32768),
+        filter_gradient.Spec("taps"),
+        filter_gradient.Spec("total"),
+    ):
+        yield filter_gradient.family(spec), spec
 
 
 def _linear() -> Iterator[tuple[Any, Any]]:

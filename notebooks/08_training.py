@@ -97,8 +97,8 @@ print(f"change {change:.10f}, step . gradient {np.sum(step * exact.k):.10f}")
 # ## A language model, twice
 #
 # `examples/train_hyena.py` trains a small Hyena model on the text of Python's own library, a byte a token. Each seed
-# fixes the parameters and the batches; the only difference is who convolves. If rounding mattered, the two curves of one
-# seed would part, and further than the curves of two seeds, which differ by chance:
+# fixes the parameters and the batches; the only difference is who convolves. If rounding mattered, the two curves of
+# one seed would part, and further than the curves of two seeds, which differ by chance:
 
 # %%
 runs = training.runs(GPU)
@@ -200,5 +200,9 @@ assert abs(change - np.sum(step * exact.k)) < 1e-9 * abs(change)
 assert len(curves) == 4 and all(losses[-1] < losses[0] / 2 for _, losses in curves.values())
 assert np.median(between) <= np.median(chance)
 # It saves memory wherever it was measured, and time.
-assert all(memory_ratio > 1 and time_ratio > 1 for by_length in ratios.values() for time_ratio, memory_ratio in by_length.values())
+assert all(
+    memory_ratio > 1 and time_ratio > 1
+    for by_length in ratios.values()
+    for time_ratio, memory_ratio in by_length.values()
+)
 print(f"All of it took {time.perf_counter() - BEGIN:.0f} s.")

@@ -67,19 +67,19 @@ def exact(o: Operands, mode: str) -> tuple[Any, Any]:
     return y, reference.fftconv_gradients(array(o.dy), array(o.u), array(o.k), mode=mode, **gates)
 
 
-def check(o: Operands, y: Any, mode: str, *, order: int, points: int, coherent: bool = False) -> None:
+def check(o: Operands, y: Any, mode: str, *, order: int, points: int) -> None:
     """Hold y and the gradients that ``y.backward(o.dy)`` left to the bounds of a kernel of so many factors."""
     name = NAMES[o.u.dtype]
     wanted, gradients = exact(o, mode)
     u, k, dy = array(o.u), array(o.k), array(o.dy)
     pregate, postgate = array(o.pregate), array(o.postgate)
     count = len(o.gates)
-    scatter = 1.0 if coherent else 1 + 5 / np.sqrt(points)  # of single sequences about the mean
+    scatter = 1 + 5 / np.sqrt(points)  # of single sequences about the mean
 
     def bound(gates: int) -> float:
         if name == "fp32":
-            return scatter * reference.fft32_bound(points, gates=gates, coherent=coherent)
-        return scatter * reference.fftconv_bound(order, name, gates=gates, coherent=coherent)
+            return scatter * reference.fft32_bound(points, gates=gates)
+        return scatter * reference.fftconv_bound(order, name, gates=gates)
 
     pairs = {"pairs": u.ndim == 3}
     reference.check_close(
@@ -99,9 +99,9 @@ def check(o: Operands, y: Any, mode: str, *, order: int, points: int, coherent: 
             found, gradients.postgate, u, k, bound=bound(count), pregate=pregate, postgate=dy, **pairs
         )
     if name == "fp32":
-        limit = 1.5 * bound(count)  # three transforms where a convolution has two
+        limit = scatter * reference.filter_gradient32_bound(points, terms=-(-len(u) // 2), gates=count)
     else:
-        limit = scatter * reference.filter_gradient_bound(order, name, gates=count, coherent=coherent)
+        limit = scatter * reference.filter_gradient_bound(order, name, gates=count)
     reference.check_filter_gradient(
         array(o.k.grad), gradients.k, dy, u, bound=limit, pregate=pregate, postgate=postgate, **pairs
     )

@@ -94,19 +94,90 @@ class CpuBins:
     machine: Machine
     _points_at: Callable
 
-    def add_bins(self, count: int) -> Callable:
-        """so_far + complex points of global memory, by their places."""
+    def add_hermitian(self, constants: tuple[int, ...]) -> Callable:
+        """so_far + p + i w d: points of a half-length transform from four of the whole one each."""
+        apart = np.array(constants)[:, None]
+        count = len(constants)
 
-        def add(so_far: Fragment, source: Buffer, base: Any, places: Buffer, at: Any, step: Any) -> Fragment:
-            where = _lanes(at) + np.arange(count)[:, None] * int(step)
-            places.check(where, 1)
+        def add(
+            so_far: Fragment, source: Buffer, base: Any, places: Buffer, roots: Buffer, k: Any
+        ) -> Fragment:
+            number = _lanes(k) + apart
+            places.check(4 * number, 4)
+            roots.check(2 * number, 2)
             counters = self.machine.counters
-            counters.add_bytes("global_read_bytes", places.name, 4 * where.size)
-            counters.fp32_flops += 2 * where.size
+            counters.add_bytes("global_read_bytes", places.name, 16 * number.size)
+            counters.add_bytes("global_read_bytes", roots.name, 8 * number.size)
+            counters.fp32_flops += 18 * number.size
+            at = (places.data[4 * number + i].astype(np.int64) for i in range(4))
+            a, b, c, e = (np.split(self._points_at(source, _lanes(base) + x), 2) for x in at)
+            cosine, sine = roots.data[2 * number], roots.data[2 * number + 1]
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                return so_far + self._points_at(source, _lanes(base) + places.data[where].astype(np.int64))
+                one, two = (a[0] + b[0], a[1] - b[1]), (c[0] + e[0], c[1] - e[1])
+                (pr, dr), (pi, di) = ((x + y, x - y) for x, y in zip(one, two, strict=True))
+                re = fma(-cosine, di, fma(-sine, dr, so_far[:count] + pr))
+                im = fma(-sine, di, fma(cosine, dr, so_far[count:] + pi))
+                return np.concatenate([re, im])
 
         return add
+
+    def gather_shared(self, count: int) -> Callable:
+        """Float32 of shared memory at the words that a table says; zero where it, or its index, is negative."""
+
+        def gather(word: Any, table: Buffer, at: Any, step: Any) -> Fragment:
+            first, word = _lanes(at), _lanes(word)
+            inside = first >= 0
+            out = np.zeros((count, WARP), np.float32)
+            machine = self.machine
+            for i in range(count):
+                where = (first + i * int(step))[inside]
+                table.check(where, 1)
+                machine.counters.add_bytes("global_read_bytes", table.name, 4 * where.size)
+                entry = np.full(WARP, -1, np.int64)
+                entry[inside] = table.data[where]
+                keep = entry >= 0
+                if keep.any():
+                    # Lanes without a value read what another reads, for the checks.
+                    index = word + np.where(keep, entry, 0)
+                    index = np.where(keep, index, index[keep][0])
+                    machine.count_shared(index, 1, write=False)
+                    words = machine.shared.read(machine.warp, index, machine.epoch)
+                    out[i, keep] = words.view(np.float32)[keep]
+            return out
+
+        return gather
+
+    def correlate_points(self, count: int) -> Callable:
+        """Sums + conj(z) w of complex points."""
+
+        def add(sums: Fragment, z: Fragment, w: Fragment) -> Fragment:
+            self.machine.counters.fp32_flops += 8 * count * WARP
+            zr, zi, wr, wi = z[:count], z[count:], w[:count], w[count:]
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                re = fma(zi, wi, fma(zr, wr, sums[:count]))
+                return np.concatenate([re, fma(-zi, wr, fma(zr, wi, sums[count:]))])
+
+        return add
+
+    def add_turned(self, count: int) -> Callable:
+        """so_far + x (re + i im)."""
+        add = self.correlate_points(count)
+
+        def turned(so_far: Fragment, x: Fragment, re: np.float32, im: np.float32) -> Fragment:
+            factor = np.broadcast_to(np.array([[re], [-im]], np.float32), (2, WARP)).repeat(count, axis=0)
+            return add(so_far, factor, x)
+
+        return turned
+
+    def plus(self, count: int) -> Callable:
+        """Elementwise sum of float32."""
+
+        def added(a: Fragment, b: Fragment) -> Fragment:
+            self.machine.counters.fp32_flops += a.size
+            with np.errstate(over="ignore", invalid="ignore"):
+                return a + b
+
+        return added
 
     def scaled_total(self, count: int) -> Callable:
         """The sum of registers, first to last, times a factor."""

@@ -70,40 +70,11 @@ def gradients(
         return (None,) * 4
     x, e, before, after = (_batched(dense(t)) for t in (u, dy, pregate, postgate))
     assert x is not None
-    kind = name_of(u.dtype)
+    name_of(u.dtype)
     names = [name for name, need in zip(OPERANDS, needs, strict=True) if need]
-    if kind == "fp32" and "k" in names:
-        names.remove("k")
     found = fftconv_gradients(
         x, k.detach(), e, mode=mode, pregate=before, postgate=after, plan=plan, needs=names
     )
-    dk = found.k
-    if kind == "fp32" and needs[1]:
-        dk = _filter_gradient_fp32(dy, u, k, pregate, postgate, mode)
     shaped = (None if t is None else t.reshape(u.shape) for t in (found.u, found.pregate, found.postgate))
     du, dpregate, dpostgate = shaped
-    return du, None if dk is None else dk.to(k.dtype), dpregate, dpostgate
-
-
-def _filter_gradient_fp32(
-    dy: torch.Tensor,
-    u: torch.Tensor,
-    k: torch.Tensor,
-    pregate: torch.Tensor | None,
-    postgate: torch.Tensor | None,
-    mode: str,
-) -> torch.Tensor:
-    """The filter's gradient of fp32 sequences, in fp32 by `torch.fft`: there is no kernel for it."""
-    length, taps = u.shape[-1], k.shape[-1]
-    x = u.float() if pregate is None else u.float() * pregate.float()
-    e = dy.float() if postgate is None else dy.float() * postgate.float()
-    x, e = (t.reshape(-1, *t.shape[-2:]) for t in (x, e))
-    if k.ndim == 1:
-        x, e = (t.reshape(-1, 1, length) for t in (x, e))
-    n = length if mode == "circular" else length + max(length, taps)
-    products = torch.fft.rfft(e, n=n) * torch.fft.rfft(x, n=n).conj()
-    lags = torch.fft.irfft(products.sum(0), n=n)
-    centre = (taps - 1) // 2 if mode == "two-sided" else 0
-    lag = torch.arange(taps, device=k.device) - centre
-    reached = lags[:, lag % n].masked_fill(lag.abs() >= length, 0.0)
-    return reached.reshape(k.shape).to(k.dtype)
+    return du, None if found.k is None else found.k.to(k.dtype), dpregate, dpostgate
