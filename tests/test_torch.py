@@ -516,10 +516,13 @@ def test_short_filters() -> None:
     assert torch.equal(short(x), plain(x))
     rows = FlashDepthWiseConv1d(4, 3, 2, plain.weight, plain.bias, is_bhl=False)
     assert torch.equal(rows(x.transpose(1, 2).contiguous()), plain(x).transpose(1, 2))
-    taps = plain.weight[:, 0].detach()
+    taps = plain.weight[:, 0].detach().requires_grad_()
+    x.requires_grad_()
     causal = short_conv(x, taps)
-    compiled = torch.compile(short_conv, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x, taps), causal)
+    wanted = torch.autograd.grad(causal, (x, taps), x)
+    compiled = torch.compile(short_conv, fullgraph=True, dynamic=True, backend="aot_eager")(x, taps)
+    torch.testing.assert_close(compiled, causal)
+    torch.testing.assert_close(torch.autograd.grad(compiled, (x, taps), x), wanted)
     torch.testing.assert_close(causal, plain(x)[..., :20] - plain.bias[:, None])
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,14 +83,40 @@ def short_conv(x: Tensor, taps: Tensor) -> Tensor:
     becomes one pass over memory; otherwise PyTorch's own convolution.
     """
     if torch.compiler.is_compiling():
+        return _ShortConv.apply(x, taps)
+    padded = functional.pad(x, (taps.shape[-1] - 1, 0))
+    return functional.conv1d(padded, taps[:, None].to(x.dtype), groups=taps.shape[0])
+
+
+class _ShortConv(torch.autograd.Function):
+    """A short filter as sums of shifted sequences, with its gradients written so that each is one pass too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
+        """x [B, D, L], taps [D, T]."""
+        ctx.save_for_backward(x, taps)
         count, length = taps.shape[-1], x.shape[-1]
         terms = [
             functional.pad(x, (lag, 0))[..., :length] * taps[:, count - 1 - lag, None].to(x.dtype)
             for lag in range(count)
         ]
         return sum(terms[1:], terms[0])
-    padded = functional.pad(x, (taps.shape[-1] - 1, 0))
-    return functional.conv1d(padded, taps[:, None].to(x.dtype), groups=taps.shape[0])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        """The same filter backwards; and sums along each sequence first, so that they are read in order."""
+        x, taps = ctx.saved_tensors
+        count, length = taps.shape[-1], x.shape[-1]
+        terms = [
+            functional.pad(dy, (0, lag))[..., lag:] * taps[:, count - 1 - lag, None].to(dy.dtype)
+            for lag in range(count)
+        ]
+        wide = torch.promote_types(taps.dtype, torch.float32)
+        sums = [
+            (dy.to(wide) * functional.pad(x, (lag, 0))[..., :length].to(wide)).sum(-1).sum(0)
+            for lag in reversed(range(count))
+        ]
+        return sum(terms[1:], terms[0]), torch.stack(sums, dim=-1).to(taps.dtype)
 
 
 class Projections(nn.Module):
