@@ -508,6 +508,7 @@ def test_flashfftconv_takes_checkpoints_that_have_its_constants() -> None:
     model.load_state_dict({**saved, "conv.f_sqrt_N_fft": torch.zeros(16, 16, 2), "conv.twid": torch.zeros(2)})
 
 
+@pytest.mark.filterwarnings("default")  # those of PyTorch's own compiler
 def test_short_filters() -> None:
     torch.manual_seed(0)
     plain = torch.nn.Conv1d(4, 4, 3, groups=4, padding=2).double()

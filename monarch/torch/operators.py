@@ -93,7 +93,7 @@ class _ShortConv(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
-        """x [B, D, L], taps [D, T]."""
+        """Filter x [B, D, L] with taps [D, T]."""
         ctx.save_for_backward(x, taps)
         count, length = taps.shape[-1], x.shape[-1]
         terms = [
