@@ -52,11 +52,11 @@ class Settings:
     layers: int = 4
     length: int = 4096
     batch: int = 32
-    steps: int = 200
+    steps: int = 100
     rate: float = 1.5e-3
     dtype: str = "bf16"
     device: str = "cuda"
-    log_every: int = 2
+    log_every: int = 1
 
 
 QUICK = Settings(
@@ -68,7 +68,6 @@ QUICK = Settings(
     rate=5e-3,
     dtype="fp64",
     device="cpu",
-    log_every=1,
 )
 
 
@@ -184,8 +183,14 @@ class Step:
             return
         if self.done == WARM_STEPS:
             self.optimizer.zero_grad(set_to_none=True)
-            with torch.cuda.graph(self.graph, stream=self.stream):
+            try:
+                with torch.cuda.graph(self.graph, stream=self.stream):
+                    self.run()
+            except RuntimeError as error:  # the runs' summaries say so
+                note(f"the step could not be captured, so each is launched: {str(error).splitlines()[0]}")
+                self.graph = None
                 self.run()
+                return
         self.graph.replay()
 
     def run(self) -> None:
@@ -239,6 +244,7 @@ def train(
         "last_loss": sum(values[-10:]) / len(values[-10:]),
         "held_out_loss": validation,
         "tokens_per_s": tokens_per_s,
+        "graph": step.graph is not None,
     }
     curve = [(number, value) for number, value in enumerate(values) if number % settings.log_every == 0]
     return curve, summary

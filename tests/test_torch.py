@@ -24,7 +24,8 @@ from torch_cases import array, operands  # noqa: E402
 import kernels_numba  # noqa: E402
 import monarch  # noqa: E402
 import reference  # noqa: E402
-from costmodel import training  # noqa: E402
+from costmodel import measure_training, training  # noqa: E402
+from costmodel.errors import MeasurementError  # noqa: E402
 from monarch.torch import (  # noqa: E402
     LongConv,
     fftconv,
@@ -575,3 +576,37 @@ def test_the_code_of_the_document_runs(number: int) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     exec(compile(blocks[number], "training.md", "exec"), {})
+
+
+# ---- measuring -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("layer", training.LAYERS)
+def test_layers_that_are_measured_agree(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the clock and the allocator, which only a GPU has."""
+    case = measure_training.Case(layer, 32, 2, 4, "bf16")
+    calls = []
+
+    def call(x: Any, torch: Any) -> int:
+        calls.append(x())
+        return 1000
+
+    monkeypatch.setattr(measure_training, "peak", call)
+    monkeypatch.setattr(measure_training, "times_of", lambda x, torch: ([float(len(calls))] * 10, ""))
+    rows = measure_training.measured(case, torch, ("2026-11-30", "abc"), batches=False, device="cpu")
+    assert [row.convolution for row in rows] == ["fused", "torch"] and len(calls) == 4
+    text = training.to_csv(rows)
+    assert text.count(f"{layer},2,4,32,bf16") == 2 and 0 < rows[0].rel_diff <= measure_training.bound(case)
+
+    def wrong(*args: Any, **how: Any) -> Any:
+        return 1.1 * fftconv(*args, **how)
+
+    monkeypatch.setattr("monarch.torch.torch_fftconv", wrong)
+    with pytest.raises(MeasurementError, match="output and gradients differ by"):
+        measure_training.measured(case, torch, ("2026-11-30", "abc"), batches=False, device="cpu")
+
+
+def test_what_is_measured_first() -> None:
+    found = measure_training.cases()
+    assert [case.layer for case in found[:5]] == list(training.LAYERS) and len(set(found)) == len(found)
+    assert {case.length for case in found[:5]} == {4096} and {case.batch for case in found[:5]} == {64}
+    assert all(case.batch * case.length <= 2**20 for case in found)
+    assert len(measure_training.cases(quick=True)) == 5
