@@ -21,7 +21,6 @@ transforms of z and w make the N of that disappear; a factor 1 / 2 is left, and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba import filter_transform, float_spec
-from kernels_numba.filter_transform import THREADS, WARPS, factors_of
+from kernels_numba.filter_transform import THREADS, WARPS
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.fused_float import point_places, point_twiddles
-from monarch.index import natural_order_of
 
 NONE = -1
 """The place of a tap that reaches no output."""
@@ -47,6 +45,12 @@ TOGETHER = 32
 """Rows that are added up at a time."""
 
 
+def natural_places(n: int) -> NDArray[np.intp]:
+    """Where the bins 0 .. N - 1 lie in shared memory, in points: neighbours side by side, with padding."""
+    k = np.arange(n)
+    return k + k // 16
+
+
 @dataclass(frozen=True)
 class Spec:
     """One kernel: ``kind`` is "whole", "bins", "taps" or "total".
@@ -59,6 +63,8 @@ class Spec:
     radix: int = 0
     points: int = 0
     places: int = 1
+    staged: bool = False
+    """Of "whole": sums are brought to shared memory in the order in which they lie, which takes room for all N bins."""
     dtype: str = "fp32"
 
     @property
@@ -74,13 +80,23 @@ class Spec:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 8 * self.shape.together * self.shape.padding[2] if self.factors else 0
+        return 4 * self.shape.together * self.room if self.factors else 0
+
+    @property
+    def room(self) -> int:
+        """Words of shared memory for one filter."""
+        points = self.shape.padding[2]
+        return 2 * max(points, int(natural_places(2 * self.shape.points)[-1]) + 1 if self.staged else 0)
 
     @property
     def name(self) -> str:
         """For error messages and profilers."""
         sizes = [*self.factors] or [n for n in (self.radix, self.points) if n]
-        return f"filter_gradient_{self.kind}_" + "x".join(map(str, [*sizes, self.places]))
+        return (
+            f"filter_gradient_{self.kind}_"
+            + "x".join(map(str, [*sizes, self.places]))
+            + "_staged" * self.staged
+        )
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -93,13 +109,14 @@ def build(tile: Any, spec: Spec) -> Any:
 def _build_whole(tile: Any, spec: Spec) -> Any:
     """Sums to taps, a filter a transform.
 
-    Arguments: ``sums`` [rows, shares, N, 2], ``bins`` [P, 4] of the places that make each X, ``roots`` [P, 2],
-    ``table`` of twiddles, ``taps`` [1 or 2, K] of the words where taps lie, ``dk``; then a factor, rows, shares, and K.
+    Arguments: ``sums`` [rows, shares, N, 2]; ``bins`` [P, 4] of the places that make each X, in shared memory if
+    staged, where the sums go to the words ``spots`` [N], else in the sums; ``roots`` [P, 2], ``table`` of twiddles,
+    ``taps`` [1 or 2, K] of the words where taps lie, ``dk``; then a factor, rows, shares, and K.
     """
     shape = spec.shape
     stages = shape.stages
     threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
-    room, n = 2 * shape.padding[2], 2 * shape.points
+    room, n, staged, quads = spec.room, 2 * shape.points, spec.staged, 8
     shift, factor, _ = shape.padding
     barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
     lane, warp, block, divide, small, int64 = (
@@ -110,7 +127,14 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         tile.small,
         tile.int64,
     )
-    zeros, add = tile.zeros(2 * held), tile.add_hermitian(shape.constants(stages[0], stages[0].radix))
+    constants = shape.constants(stages[0], stages[0].radix)
+    zeros, add, from_shared = (
+        tile.zeros(2 * held),
+        tile.add_hermitian(constants),
+        tile.hermitian_shared(constants),
+    )
+    no_quads, add_quads = tile.zeros(4 * quads), tile.add_quads(quads, 4 * threads)
+    scatter, turns = tile.scatter_points(quads, 2 * threads), held // quads
     four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
     (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
     dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
@@ -121,7 +145,7 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
     gather, total = tile.gather_shared(spec.places), tile.scaled_total(spec.places)
     store = tile.store_floats(((0, (0,)),), guarded=True)
 
-    def kernel(sums, bins, roots, table, taps, dk, scale, rows, shares, count):
+    def kernel(sums, bins, spots, roots, table, taps, dk, scale, rows, shares, count):
         index = small(32 * warp() + lane())
         slot = small(divide(index, threads))
         j = small(index - slot * threads)
@@ -147,12 +171,27 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         there = small(row < rows)
         row = small(row * there)
         source = int64(row) * (shares * n)
-        x = zeros()
-        share = small(0)
-        while share < shares:
-            x = add(x, sums, source, bins, roots, j)
-            source += n
-            share = small(share + 1)
+        if staged:
+            turn = small(0)
+            while turn < turns:
+                first = small(turn * (quads * threads) + j)
+                v = no_quads()
+                share = small(0)
+                while share < shares:
+                    v = add_quads(v, sums, 2 * (source + share * n) + 4 * first)
+                    share = small(share + 1)
+                scatter(base, spots, 2 * first, v)
+                turn = small(turn + 1)
+            barrier()
+            x = from_shared(base, bins, roots, j)
+            barrier()
+        else:
+            x = zeros()
+            share = small(0)
+            while share < shares:
+                x = add(x, sums, source, bins, roots, j)
+                source += n
+                share = small(share + 1)
         put1(at1, turn1(dft1(x), table, 4 * m1))
         barrier()
         x = dft2(get2(at2))
@@ -286,7 +325,7 @@ def family(spec: Any) -> Any:
         return filter_transform.family(spec)
     made_of = ("FLOATS", "WORDS", "FLOATS", "FLOATS")
     signature = {
-        "whole": (*made_of, "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
+        "whole": ("FLOATS", "WORDS", *made_of[1:], "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
         "bins": (*made_of, "FLOATS", "INT", "INT"),
         "taps": ("FLOATS", "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
         "total": ("FLOATS", "FLOATS", "INT", "INT", "INT"),
@@ -296,118 +335,5 @@ def family(spec: Any) -> Any:
         build=build,
         SIGNATURE=signature,
         VOCABULARY="float",
-        min_blocks=lambda spec: 1,
+        min_blocks=lambda spec: 2 if spec.staged and spec.warps <= 8 else 1,
     )
-
-
-# ---- tables --------------------------------------------------------------------------------------------------
-def bin_places(order: NDArray[np.intp]) -> NDArray[np.int32]:
-    """[P, 4]: where the bins k, -k, k + P and P - k lie in a channel's sums, whose points are the bins ``order``."""
-    n = order.size
-    at, k = np.argsort(order), np.arange(n // 2)
-    return np.stack([at[k], at[-k % n], at[k + n // 2], at[(n // 2 - k) % n]], axis=1).astype(np.int32)
-
-
-@lru_cache(maxsize=32)
-def roots(points: int) -> NDArray[np.float32]:
-    """[P, 2]: cosine and sine of 2 pi k / N, N = 2 P."""
-    angle = np.pi * np.arange(points) / points
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-
-
-def tap_places(
-    places: NDArray[np.intp], n: int, taps: int, targets: NDArray[np.intp], sources: NDArray[np.intp]
-) -> NDArray[np.int32]:
-    """Where the gradient of each tap lies, [1 or 2, K], if point x of the transform lies at ``places[x]``.
-
-    ``targets`` are places on the circle of n samples, ``sources`` the taps that lie there.
-    """
-    at = 2 * places[-(targets // 2) % (n // 2)] + targets % 2
-    _, first = np.unique(sources, return_index=True)
-    rest = np.setdiff1d(np.arange(sources.size), first)
-    found = np.full((2 if rest.size else 1, taps), NONE, np.int32)
-    found[0, sources[first]] = at[first]
-    if rest.size:
-        found[1, sources[rest]] = at[rest]
-    return found
-
-
-def tables(
-    order: NDArray[np.intp], taps: int, targets: NDArray[np.intp], sources: NDArray[np.intp], *, whole: bool
-) -> dict[str, NDArray]:
-    """All that the kernels read beside sums, by name."""
-    n = order.size
-    points = n // 2
-    if whole:
-        shape = shape_of(FACTORS[points])
-        at = shape.at(natural_order_of(FACTORS[points]))
-        twiddle = float_spec.tables(FACTORS[points])
-    else:
-        at = natural_order_of(factors_of(points))
-        twiddle = filter_transform.tables(points, "fp16")[0]
-    return {
-        "bins": bin_places(order),
-        "roots": roots(points),
-        "table": twiddle,
-        "taps": tap_places(at, n, taps, targets, sources),
-    }
-
-
-# ---- launches ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Job:
-    """One launch: the kernel, its blocks, names of its pointers and its scalars."""
-
-    spec: Any
-    grid: int
-    pointers: tuple[str, ...]
-    scalars: tuple[Any, ...]
-
-
-def in_one_block(n: int, limit: int) -> bool:
-    """Whether the kernel of kind "whole" runs N samples with ``limit`` bytes of shared memory a block."""
-    return n // 2 in FACTORS and Spec("whole", FACTORS[n // 2]).shared_bytes <= limit
-
-
-@cache
-def jobs(
-    n: int, rows: int, shares: int, taps: int, places: int, scale: float, *, whole: bool
-) -> tuple[Job, ...]:
-    """The launches for ``rows`` filters, in order; they leave dk [rows, taps]."""
-    points, scale = n // 2, scale / 2
-    if whole:
-        spec = Spec("whole", FACTORS[points], places=places)
-        names = ("sums", "bins", "roots", "table", "taps", "dk")
-        return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps)),)
-    found: list[Job] = []
-    step = points
-    _, starts = filter_transform.tables(points, "fp16")
-    for i, radix in enumerate(factors_of(points)):
-        step //= radix
-        butterflies = rows * (points // radix)
-        grid = -(-butterflies // THREADS)
-        if i == 0:
-            first = Spec("bins", radix=radix, points=points)
-            pointers = ("sums", "bins", "roots", "table", "points")
-            found.append(Job(first, grid, pointers, (butterflies, shares)))
-        else:
-            later = filter_transform.Spec("next", radix, dtype="fp16")
-            passed = ("table", "points", "points", "points")
-            found.append(Job(later, grid, passed, (butterflies, step, starts[i])))
-    items = rows * taps
-    last = Spec("taps", places=places)
-    found.append(Job(last, -(-items // THREADS), ("points", "taps", "dk"), (scale, taps, items, points)))
-    return tuple(found)
-
-
-@cache
-def total_jobs(rows: int, taps: int) -> tuple[Job, ...]:
-    """The launches that add the gradients of ``rows`` channels up: they end in "dk", and begin in "rows0"."""
-    found: list[Job] = []
-    while rows > 1:
-        groups = -(-rows // TOGETHER)
-        names = (f"rows{len(found)}", "dk" if groups == 1 else f"rows{len(found) + 1}")
-        items = groups * taps
-        found.append(Job(Spec("total"), -(-items // THREADS), names, (taps, items, rows)))
-        rows = groups
-    return tuple(found)

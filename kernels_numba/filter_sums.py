@@ -1,7 +1,7 @@
 """The gradient of an FFT convolution in its filter: sums of spectra over the batch, and their way back to taps.
 
-One launch sums conj(Z) W of all pairs (`gradient_warp`, `gradient_block`); a few more, in fp32, bring the sums back to
-taps (`filter_gradient`). Nothing is kept of the forward pass but its arguments.
+One launch sums conj(Z) W of all pairs (`gradient_warp`, `gradient_block`, `gradient_float`); a few more, in fp32, bring
+the sums back to taps (`filter_gradient`). Nothing is kept of the forward pass but its arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_gradient, filter_transform, gradient_families
+from kernels_numba import filter_gradient, filter_transform, gradient_families, gradient_jobs
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
 from kernels_numba.spectrum import places_of_taps, points_needed
@@ -133,8 +133,8 @@ class FilterGradient:
         names = ("u", "pregate", "dy", "postgate", "sums")
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
         run = loaded.launcher(grid, (*names[:4], *(c.pointer for c in constants), "sums", *scalars), names)
-        whole = filter_gradient.in_one_block(self.plan.n, where.shared_bytes_per_block or 0)
-        return _Launches(self, run, spec, shares, whole, index, constants)
+        way = gradient_jobs.way_back(self.plan.n, where.shared_bytes_per_block or 0)
+        return _Launches(self, run, spec, shares, way, index, constants)
 
     # ---- on the CPU body -----------------------------------------------------------------------------------
     def run_cpu(
@@ -145,12 +145,12 @@ class FilterGradient:
         postgate: NDArray | None = None,
         *,
         workers: int = CPU_WORKERS,
-        whole: bool | None = None,
+        way: str | None = None,
     ) -> tuple[NDArray[np.float32], Counters, Counters]:
         """Run the kernels on the CPU body: the gradient, and what was counted, of the sums and of the rest.
 
-        ``workers`` is how many warps (order 2) or blocks (order 3) share the work; ``whole`` which of the
-        two ways back to taps is gone, by default that of a GPU with 227 KiB of shared memory a block.
+        ``workers`` is how many warps (order 2) or blocks (order 3) share the work; ``way`` which way back to
+        taps is gone (`gradient_jobs`), by default that of a GPU with 227 KiB of shared memory a block.
         """
         from kernels_numba.fftconv import _aligned, _bits
         from kernels_numba.launch import vocabulary_of
@@ -163,11 +163,11 @@ class FilterGradient:
         units = self.shape[1] * spec.parts * shares
         grid = min(-(-workers // per_block), -(-units // per_block))
         channels, n = self.shape[1], self.plan.n
-        whole = filter_gradient.in_one_block(n, LARGEST_SHARED_BYTES) if whole is None else whole
-        host = tables(self.family, spec, self.mode, self.shape[2], self.taps, whole)
+        way = way or gradient_jobs.way_back(n, LARGEST_SHARED_BYTES)
+        host = tables(self.family, spec, self.mode, self.shape[2], self.taps, way)
         arrays = {name: x.reshape(-1) for name, x in host.items()}
         sizes = {"sums": channels * shares * 2 * n, "points": channels * n, "dk": channels * self.taps}
-        totals = filter_gradient.total_jobs(channels, self.taps) if self.shared else ()
+        totals = gradient_jobs.total_jobs(channels, self.taps) if self.shared else ()
         sizes |= {name: channels * self.taps for job in totals for name in job.pointers}
         arrays |= {name: _aligned(np.full(size, np.nan, np.float32)) for name, size in sizes.items()}
         machine = Machine()
@@ -188,7 +188,7 @@ class FilterGradient:
         counters = machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
         after = Machine()
         _, scale = self.family.sums_layout(spec)
-        todo = filter_gradient.jobs(n, channels, shares, self.taps, host["taps"].shape[0], scale, whole=whole)
+        todo = gradient_jobs.jobs(n, channels, shares, self.taps, host["taps"].shape[0], scale, way=way)
         for job in (*todo, *totals):
             names = ["rows0" if totals and job in todo and name == "dk" else name for name in job.pointers]
             kernel = filter_gradient.family(job.spec).build(tile(after, job.spec.dtype, "float"), job.spec)
@@ -212,7 +212,7 @@ class _Launches:
         sums: Launch,
         spec: Any,
         shares: int,
-        whole: bool,
+        way: str,
         index: int,
         constants: tuple[Any, ...],
     ) -> None:
@@ -222,14 +222,18 @@ class _Launches:
         self.sums, self.shares, self.gradient = sums, shares, gradient
         self.keep = constants  # the launch knows only their addresses
         self.tables = _device_tables(
-            gradient.family, spec, gradient.mode, gradient.shape[2], taps, whole, index
+            gradient.family, spec, gradient.mode, gradient.shape[2], taps, way, index
         )
         _, scale = gradient.family.sums_layout(spec)
         # Channels are brought back some at a time, so that their points fit into the workspace.
-        self.count = channels if whole else max(1, min(channels, filter_transform.WORKSPACE_BYTES // (4 * n)))
-        self.points = 0 if whole else self.count * n
+        self.count = (
+            channels
+            if way != gradient_jobs.PASSES
+            else max(1, min(channels, filter_transform.WORKSPACE_BYTES // (4 * n)))
+        )
+        self.points = self.count * n if way == gradient_jobs.PASSES else 0
 
-        def launches(todo: tuple[filter_gradient.Job, ...]) -> list[tuple[tuple[str, ...], Launch]]:
+        def launches(todo: tuple[gradient_jobs.Job, ...]) -> list[tuple[tuple[str, ...], Launch]]:
             made = []
             for job in todo:
                 kernel = launch.load(filter_gradient.family(job.spec), job.spec, index)
@@ -243,11 +247,9 @@ class _Launches:
         for first in range(0, channels, self.count):
             rows = min(self.count, channels - first)
             if rows not in by_rows:
-                by_rows[rows] = launches(
-                    filter_gradient.jobs(n, rows, shares, taps, places, scale, whole=whole)
-                )
+                by_rows[rows] = launches(gradient_jobs.jobs(n, rows, shares, taps, places, scale, way=way))
             self.chunks.append((first, by_rows[rows]))
-        totals = filter_gradient.total_jobs(channels, taps) if gradient.shared else ()
+        totals = gradient_jobs.total_jobs(channels, taps) if gradient.shared else ()
         self.totals = launches(totals)
         self.rows = [job.scalars[-1] for job in totals]
 
@@ -274,19 +276,19 @@ class _Launches:
         return dk
 
 
-def tables(family: Any, spec: Any, mode: str, length: int, taps: int, whole: bool) -> dict[str, NDArray]:
+def tables(family: Any, spec: Any, mode: str, length: int, taps: int, way: str) -> dict[str, NDArray]:
     """What the way back to taps reads beside sums."""
     order, _ = family.sums_layout(spec)
-    return filter_gradient.tables(order, taps, *places_of_taps(mode, length, taps, spec.n), whole=whole)
+    return gradient_jobs.tables(order, taps, *places_of_taps(mode, length, taps, spec.n), way=way)
 
 
 @lru_cache(maxsize=32)
 def _device_tables(
-    family: Any, spec: Any, mode: str, length: int, taps: int, whole: bool, index: int
+    family: Any, spec: Any, mode: str, length: int, taps: int, way: str, index: int
 ) -> dict[str, Any]:
     from kernels_numba.launch import DeviceBuffer
 
-    host = tables(family, spec, mode, length, taps, whole)
+    host = tables(family, spec, mode, length, taps, way)
     return {name: DeviceBuffer.of(x, index) for name, x in host.items()}
 
 

@@ -362,6 +362,17 @@ def jobs(
 
 
 # ---- running -------------------------------------------------------------------------------------------------
+def on_device(k: Any, adapter: Adapter, index: int) -> tuple[Any, Any, int]:
+    """The filter in the memory of GPU ``index`` without gaps, what makes arrays beside it, and the stream to use."""
+    from kernels_numba import launch
+
+    there = adapter.index(k) == index
+    source = adapter.packed(k)
+    if adapter_of(source, "k").index(source) != index:  # not every library packs on the device
+        source = launch.DeviceBuffer.of(source, index)
+    return source, adapter.empty if there else launch.DeviceBuffer, adapter.stream(index) if there else 0
+
+
 def transform(
     k: Any,
     rows: int,
@@ -380,11 +391,7 @@ def transform(
     """
     from kernels_numba import launch
 
-    there = adapter.index(k) == index
-    source = adapter.packed(k)
-    if adapter_of(source, "k").index(source) != index:  # not every library packs on the device
-        source = launch.DeviceBuffer.of(source, index)
-    make = adapter.empty if there else launch.DeviceBuffer
+    source, make, stream = on_device(k, adapter, index)
     parts, positions = constants["places"].shape
     n, width = constants["numbers"].shape[0], 2 if dtype == "fp32" else 1
     words, scales = make(index, (rows, width * positions), np.int32), make(index, (rows,), np.float32)
@@ -394,7 +401,6 @@ def transform(
     kind = adapter.dtype_name(k)
     itemsize = {"fp64": 8, "fp32": 4}.get(kind, 2)
     row_taps = int(k.shape[-1]) if len(k.shape) == 2 else 0
-    stream = adapter.stream(index) if there else 0
     if dtype == "fp32":
         launch.fill(adapter_of(scales, "scales").pointer(scales), np.float32(1), rows, stream, index)
     addresses = {name: buffer.pointer for name, buffer in constants.items()}

@@ -85,7 +85,7 @@ def build(tile: Any, spec: Spec) -> Any:
     filter_pairs = tile.multiply_points(
         tuple((4 * threads * i, (2 * i,), (2 * i + 1,)) for i in range(held // 2)), held
     )
-    mirrored = tile.multiply_mirrored(_mirrors(shape), 4 * threads)
+    mirrored = tile.multiply_mirrored(mirror_places(shape), 4 * threads)
     load_mirrors = tile.load_global(2 * last.groups, 1)
     shift, factor, _ = shape.padding
 
@@ -267,7 +267,7 @@ def point_twiddles(shape: Shape, stage: Stage) -> Any:
     return tuple(found)
 
 
-def _mirrors(shape: Shape) -> Any:
+def mirror_places(shape: Shape) -> Any:
     """Where the mirrors of a thread's points lie: (which start, distance); see `float_spec.mirrors`."""
     last = shape.stages[-1]
     return tuple(

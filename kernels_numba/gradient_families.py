@@ -27,7 +27,7 @@ DEFAULT_FACTORS: dict[int, tuple[tuple[int, ...], ...]] = {
     4096: ((16, 16, 16),),
     8192: ((16, 16, 32), (32, 16, 16)),
     12288: ((48, 16, 16),),
-    16384: ((16, 32, 32), (32, 16, 32), (64, 16, 16)),
+    16384: ((32, 16, 32), (64, 16, 16)),
     24576: ((48, 16, 32),),
     32768: ((32, 32, 32), (64, 16, 32)),
     49152: ((48, 32, 32),),
@@ -52,7 +52,8 @@ def default_plans(limit: int = LARGEST_SHARED_BYTES, dtype: str = "fp16") -> dic
         for factors in lists:
             plan = Plan(n, factors)
             family = family_of(plan, dtype)
-            if family and family.make_spec(plan, dtype, shared_limit=0).shared_bytes <= limit:
+            gated = {"pregate": True, "postgate": True}  # takes more
+            if family and family.make_spec(plan, dtype, shared_limit=0, **gated).shared_bytes <= limit:
                 found[n] = plan
                 break
     return found

@@ -26,9 +26,9 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool, str]] = {
     (32, 16, 16): (2, 8, 1, False, "registers"),
     (48, 16, 16): (2, 8, 1, False, "registers"),
     (64, 16, 16): (2, 8, 1, False, "registers"),
-    (16, 16, 32): (1, 8, 1, False, "shared"),
-    (32, 16, 32): (1, 8, 1, False, "shared"),
-    (48, 16, 32): (1, 8, 1, False, "shared"),
+    (16, 16, 32): (1, 16, 1, False, "registers"),
+    (32, 16, 32): (1, 16, 1, False, "registers"),
+    (48, 16, 32): (1, 8, 1, False, "registers"),
     (64, 16, 32): (1, 8, 1, False, "shared"),
     (16, 32, 32): (1, 8, 1, False, "global"),
     (32, 32, 32): (1, 8, 1, False, "global"),
@@ -69,6 +69,13 @@ class Spec:
     unit = 1
     half = False
     rows = ROWS
+
+    def __post_init__(self) -> None:
+        most = 2 if self.sums == "registers" else self.slots  # k1 of a warp
+        if self.strips % self.warps or self.slots % self.warps or self.slots // self.warps > most:
+            raise ValueError(
+                f"warps: {self.strips} strips and {self.slots} k1, sums in {self.sums}, are not for {self.warps}"
+            )
 
     @property
     def q(self) -> int:
@@ -196,11 +203,14 @@ def make_spec(
     guarded = signal < plan.n if guarded is None else guarded
     spec = Spec(n1, n2, n3, dtype, rows_in, halves, guarded, pregate, postgate, **chosen)
     in_registers = spec.sums == "registers"  # where two k1 a warp have room, so not with fewer warps
+    eight = min(8, spec.warps)
     fewer: dict[str, Any] = {"sums": "global"} | ({"warps": min(4, spec.warps)} if in_registers else {})
     steps: tuple[dict[str, Any], ...] = (
         {"tables_shared": False},
         {"ring": 1},
+        {"warps": eight} if spec.slots // eight <= 2 else {},
         fewer,
+        {"warps": min(8, spec.warps)},
         {"warps": min(4, spec.warps)},
         {"warps": min(2, spec.warps)},
     )

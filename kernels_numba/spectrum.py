@@ -177,12 +177,13 @@ def _prepare(
             double = np.complex128 if complex_filter else np.float64
             words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
-        from kernels_numba.filter_transform import transform
+        from kernels_numba import filter_transform, filter_whole
 
         constants, tiles = _constants(plan, mode, length, shape[-1], stored, index, adjoint)
+        make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
-            return transform(
+            return make(
                 x, rows, constants, tiles, stored, ORDINARY[stored], adapter=adapter_of(x, "k"), index=index
             )
 
@@ -243,17 +244,21 @@ def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str, adjoint: 
 def _constants(
     plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int, adjoint: bool = False
 ) -> tuple[dict[str, Any], int]:
-    """A layout in the memory of GPU ``index``, as `filter_transform.transform` wants it; tiles."""
+    """A layout in the memory of GPU ``index``, as `filter_whole` wants it, or else `filter_transform`; tiles."""
     from kernels_numba import filter_transform as on_gpu
+    from kernels_numba import filter_whole
     from kernels_numba.launch import DeviceBuffer
 
     layout = _layout(plan, mode, length, taps, dtype, adjoint)
-    host = {
-        "table": on_gpu.tables(layout.n, dtype)[0],
-        "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),
-        "places": on_gpu.places(layout.n, layout.order),
-        "weights": on_gpu.weights(layout.phase, dtype),
-    }
+    host = {"numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources)}
+    if dtype in HALF_TYPES and filter_whole.fits(layout.n, device(index).shared_bytes_per_block or 0):
+        host |= filter_whole.tables(layout.n, layout.order, layout.phase)
+    else:
+        host |= {
+            "table": on_gpu.tables(layout.n, dtype)[0],
+            "places": on_gpu.places(layout.n, layout.order),
+            "weights": on_gpu.weights(layout.phase, dtype),
+        }
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 

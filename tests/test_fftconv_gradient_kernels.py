@@ -144,13 +144,14 @@ def test_shares_fill_the_workers() -> None:
 
 
 @pytest.mark.parametrize(("mode", "length"), [("circular", 512), ("circular", 100), ("causal", 200)])
-def test_both_ways_back_to_taps(mode: str, length: int) -> None:
+def test_all_ways_back_to_taps(mode: str, length: int) -> None:
     """In one block or through device memory: the same but for fp32 rounding, each bin and each tap once."""
     shape = (2, 2, length)
     u, dy = noise(shape, "fp16", 1), noise(shape, "fp16", 2)
     gradient = FilterGradient(shape, taps=length // 2, mode=mode, dtype="fp16")
-    one, two = (gradient.run_cpu(u, dy, whole=whole)[0] for whole in (True, False))
-    assert np.abs(one - two).max() <= 2e-6 * np.abs(one).max()
+    one, two, three = (gradient.run_cpu(u, dy, way=way)[0] for way in ("staged", "whole", "passes"))
+    for other in (two, three):
+        assert np.abs(one - other).max() <= 2e-6 * np.abs(one).max()
 
 
 @pytest.mark.parametrize("channels", [1, 3, 70])
