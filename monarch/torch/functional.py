@@ -89,7 +89,7 @@ def torch_fftconv(
 
 def _autocast(x: Any) -> Any:
     """A tensor in the type of autocast, where that is on; what is not of single or half precision stays as it is."""
-    kind = "meta" if x is None else x.device.type
+    kind = x.device.type if isinstance(x, Tensor) else "meta"
     if kind == "meta" or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return x
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
