@@ -25,7 +25,7 @@ from costmodel.linear import (
     symbolic_thresholds,
     thresholds,
 )
-from costmodel.measure_linear import Point, Timing, entry_of, threshold, write_table
+from costmodel.linear_points import Point, Timing, entry_of, threshold, write_table
 from costmodel.models import model, models
 from kernels_numba import linear_dispatch
 from kernels_numba import linear_thresholds as shared
