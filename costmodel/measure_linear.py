@@ -15,7 +15,7 @@ import math
 import multiprocessing
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from costmodel.models import model
 
 SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-REPLAYS = 9
-GROUP_CANDIDATES = 5
+REPLAYS, LEAST_US = 7, 1000.0
+"""Of one candidate: replays, and how long each lasts at least. Hundreds of candidates take a minute."""
+GROUP_CANDIDATES = 3
 """Settings of the full product on warpgroups that are timed, those with the least rough time."""
 
 
@@ -51,11 +52,7 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
     if m <= (LARGEST_M["flat"] or 0):
         base = default_choice("flat", m, n, k, sm_count=sm_count)
         found.append(base)
-        tiles = (
-            [(2, 4, 2, 8), (3, 4, 2, 8), (2, 2, 2, 16), (6, 2, 2, 8)]
-            if m <= 16
-            else [(2, 4, 2, 8), (3, 2, 3, 8)]
-        )
+        tiles = [(3, 4, 2, 8), (2, 2, 2, 16), (6, 2, 2, 8)] if m <= 16 else [(3, 2, 3, 8)]
         for row_tiles, steps, stages, warps in tiles if m <= 32 else ():
             settings = {"row_tiles": row_tiles, "steps": steps, "stages": stages, "warps": warps}
             found.append(Choice.of("flat", **{**base.options, **settings}))
@@ -114,6 +111,11 @@ def main(
     written = 0
     entries: dict[tuple[int, int], dict[str, Any]] = {}
 
+    pairs = list(shapes)
+    for name in models:
+        pairs += [pair for layer, pair in model(name).linear.items() if not layers or layer in layers]
+    compile_products(candidate_products(dict.fromkeys(pairs), quick, sm_count, torch), torch)
+
     def measured(label: str, n: int, k: int) -> list[Point]:
         nonlocal written
         points = list(sweep(n, k, quick=quick, sm_count=sm_count, torch=torch, label=label))
@@ -135,9 +137,7 @@ def main(
 
 def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str) -> Iterator[Point]:
     """Time all candidates of a layer for every M."""
-    sizes = QUICK_SWEEP if quick else SWEEP
-    todo = {m: candidates(m, n, k, sm_count) for m in sizes}
-    _compile(todo, n, k, torch)
+    todo = {m: candidates(m, n, k, sm_count) for m in (QUICK_SWEEP if quick else SWEEP)}
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = max(2, math.ceil(2 * cache / (2 * n * k)) + 1)
     generator = torch.Generator(device="cuda").manual_seed(n + k)
@@ -155,7 +155,7 @@ def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str)
                 y.fill_(math.nan)
                 calls[0]()
                 point.error[choice] = _error(y, exact, allowed, f"{choice} M={m} N={n} K={k}")
-                times = measure.time_calls(calls, torch, replays=REPLAYS)
+                times = measure.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
                 deciles = statistics.quantiles(times, n=10)
                 point.times[overlap][choice] = Timing(
                     statistics.median(times), deciles[1], deciles[7], len(times)
@@ -230,29 +230,39 @@ def rows_of(point: Point, n: int, k: int) -> Iterator[Row]:
             )
 
 
-def _compile(todo: dict[int, list[Any]], n: int, k: int, torch: Any) -> None:
-    """Machine code of all candidates into the cache."""
+def candidate_products(pairs: Iterable[tuple[int, int]], quick: bool, sm_count: int, torch: Any) -> list[Any]:
+    """All products of the sweeps of layers [N, K]."""
     from kernels_numba.linear_product import product
 
     modes = (False, True) if torch.cuda.get_device_capability(0) >= (9, 0) else (False,)
-    compile_products(
-        [
-            product(choice, m, n, k, "fp16", overlap=overlap)
-            for m, choices in todo.items()
-            for choice in choices
-            if choice.impl != "vendor"
-            for overlap in modes
-        ],
-        torch,
-    )
+    return [
+        product(choice, m, n, k, "fp16", overlap=overlap)
+        for n, k in pairs
+        for m in (QUICK_SWEEP if quick else SWEEP)
+        for choice in candidates(m, n, k, sm_count)
+        if choice.impl != "vendor"
+        for overlap in modes
+    ]
 
 
 def compile_products(products: list[Any], torch: Any) -> None:
-    """Machine code of the kernels of products into the cache, by several processes."""
+    """Machine code of the kernels of products, and of what realigns their operands, into the cache, side by side."""
+    from kernels_numba import launch, linear_realign
+
     capability = torch.cuda.get_device_capability(0)
-    specs = {made.spec: made.family.__name__ for made in products}
-    work = [(family, spec, capability) for spec, family in specs.items()]
-    workers = max(1, min(16, os.cpu_count() or 1, len(work)))
+    families = {made.spec: made.family for made in products}
+    for made in products:
+        if made.shift_x or made.copy_w:
+            spec = linear_realign.Spec(made.spec.dtype, overlap=getattr(made.spec, "overlap", False))
+            families[spec] = linear_realign
+    work = [
+        (family.__name__, spec, capability)
+        for spec, family in families.items()
+        if not launch.is_built(family, spec, capability)
+    ]
+    if not work:
+        return
+    workers = min(16, os.cpu_count() or 1, len(work))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_compile_one, work, chunksize=1))
 

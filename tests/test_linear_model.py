@@ -328,6 +328,8 @@ def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, in
         return POINTS
 
     monkeypatch.setattr(measure_linear, "sweep", sweep)
+    monkeypatch.setattr(measure_linear, "candidate_products", lambda *_: [])
+    monkeypatch.setattr(measure_linear, "compile_products", lambda *_: None)
     monkeypatch.setattr(measure, "need_torch", lambda: None)
     monkeypatch.setattr(measurements, "FOLDER", tmp_path / "rows")
     monkeypatch.setenv(linear_dispatch.FOLDER_VARIABLE, str(tmp_path / "tables"))
