@@ -14,10 +14,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from costmodel import cli_instruments, render, units
+from costmodel import cli_instruments, conv2d_tables, render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
-OPERATIONS = ("fftconv", "linear", "decode_attention")
+OPERATIONS = ("fftconv", "linear", "decode_attention", "conv2d")
+MEASURED = (*OPERATIONS, "fftconv_gradients")
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
 
 _ABOUT = """\
@@ -93,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     heads.add_argument("--Hq", default=32, type=_size, metavar="H", help="query heads (32)")
     heads.add_argument("--Hkv", type=_size, metavar="H", help="key heads (Hq)")
     heads.add_argument("-D", default=128, type=_size, metavar="D", help="head size (128)")
+    conv2d_tables.add_arguments(p, _size)
     how = p.add_argument_group("plan and model")
     how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")
     how.add_argument(
@@ -142,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=OPERATIONS, help="operation (fftconv)")
+    m.add_argument("--op", default="fftconv", choices=MEASURED, help="operation (fftconv)")
     m.add_argument(
         "--model",
         action="append",
@@ -177,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
         "measurements", help="print what was measured", description="Print measured rows."
     )
     r.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    r.add_argument("--op", choices=OPERATIONS, help="operation (all)")
+    r.add_argument("--op", choices=MEASURED, help="operation (all)")
     _format(r)
 
     c = commands.add_parser(
@@ -283,6 +285,10 @@ def _predict(options: argparse.Namespace) -> int:
             lengths=[options.L or 4096],
         )
         print(text)
+        _say(gpu.notes)
+        return 0
+    if options.op == "conv2d":
+        print(conv2d_tables.predict(options, gpu))
         _say(gpu.notes)
         return 0
     from costmodel import fftconv, tables

@@ -11,6 +11,7 @@ The table of the fastest kernels is `costmodel.linear_points`'s.
 from __future__ import annotations
 
 import datetime
+import importlib
 import math
 import multiprocessing
 import os
@@ -247,18 +248,25 @@ def candidate_products(pairs: Iterable[tuple[int, int]], quick: bool, sm_count: 
 
 def compile_products(products: list[Any], torch: Any) -> None:
     """Machine code of the kernels of products, and of what realigns their operands, into the cache, side by side."""
-    from kernels_numba import launch, linear_realign
+    from kernels_numba import linear_realign
 
-    capability = torch.cuda.get_device_capability(0)
-    families = {made.spec: made.family for made in products}
+    specs = {made.spec: made.family.__name__ for made in products}
     for made in products:
         if made.shift_x or made.copy_w:
             spec = linear_realign.Spec(made.spec.dtype, overlap=getattr(made.spec, "overlap", False))
-            families[spec] = linear_realign
+            specs[spec] = linear_realign.__name__
+    compile_together([(family, spec) for spec, family in specs.items()], torch)
+
+
+def compile_together(kernels: list[tuple[str, Any]], torch: Any) -> None:
+    """Machine code of kernels (family module, spec) that are not in the cache, into it, by several processes."""
+    from kernels_numba import launch
+
+    capability = torch.cuda.get_device_capability(0)
     work = [
-        (family.__name__, spec, capability)
-        for spec, family in families.items()
-        if not launch.is_built(family, spec, capability)
+        (family, spec, capability)
+        for family, spec in kernels
+        if not launch.is_built(importlib.import_module(family), spec, capability)
     ]
     if not work:
         return
@@ -268,8 +276,6 @@ def compile_products(products: list[Any], torch: Any) -> None:
 
 
 def _compile_one(job: tuple[str, Any, tuple[int, int]]) -> None:
-    import importlib
-
     from kernels_numba import launch
 
     family, spec, capability = job

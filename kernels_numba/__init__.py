@@ -22,9 +22,17 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
     )
 
 from kernels_numba.calibration import Calibration, calibrate_phi
+from kernels_numba.conv2d import (
+    Conv2dSpectra,
+    conv2d,
+    conv2d_input_gradient,
+    conv2d_weight_gradient,
+    explain_conv2d,
+)
 from kernels_numba.decode_attention import DecodeAttention, decode_attention
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
+from kernels_numba.fftconv_gradients import FFTConvGradients, fftconv_gradients
 from kernels_numba.linear import Linear, explain_linear, flat_gemm, full_gemm, gemv, linear
 from kernels_numba.softmax import softmax
 from kernels_numba.spectrum import Spectrum, prepare_filter
@@ -32,18 +40,25 @@ from kernels_numba.tile.counters import Counters
 
 __all__ = [
     "Calibration",
+    "Conv2dSpectra",
     "Counters",
     "DecodeAttention",
     "Device",
     "FFTConv",
+    "FFTConvGradients",
     "HostCopyWarning",
     "Linear",
     "Spectrum",
     "calibrate_phi",
+    "conv2d",
+    "conv2d_input_gradient",
+    "conv2d_weight_gradient",
     "decode_attention",
     "device",
+    "explain_conv2d",
     "explain_linear",
     "fftconv",
+    "fftconv_gradients",
     "flat_gemm",
     "full_gemm",
     "gemv",

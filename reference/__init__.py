@@ -18,10 +18,16 @@ from .accuracy import (
 from .attention import attention_flags, decode_attention
 from .attention_error import attention_tolerance, check_attention, decode_attention_bound
 from .conv2d import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from .conv2d_error import check_conv2d, conv2d_bound, conv2d_sizes
 from .conv2d_fft import Conv2dTransforms, conv2d_transforms
 from .fftconv import fftconv
 from .fftconv_direct import direct_fftconv, direct_fftconv_gradients
-from .fftconv_gradient_error import check_filter_gradient, filter_gradient_bound, filter_gradient_error
+from .fftconv_gradient_error import (
+    check_filter_gradient,
+    filter_gradient32_bound,
+    filter_gradient_bound,
+    filter_gradient_error,
+)
 from .fftconv_gradients import FFTConvGradients, fftconv_gradients
 from .linear import check_linear, linear, linear_bound
 from .partial import FFTConvStream, overlap_save_tile, partial_fftconv
@@ -38,10 +44,13 @@ __all__ = [
     "attention_tolerance",
     "check_attention",
     "check_close",
+    "check_conv2d",
     "check_filter_gradient",
     "check_linear",
     "conv2d",
+    "conv2d_bound",
     "conv2d_input_gradient",
+    "conv2d_sizes",
     "conv2d_transforms",
     "conv2d_weight_gradient",
     "decode_attention",
@@ -52,6 +61,7 @@ __all__ = [
     "fftconv",
     "fftconv_bound",
     "fftconv_gradients",
+    "filter_gradient32_bound",
     "filter_gradient_bound",
     "filter_gradient_error",
     "linear",

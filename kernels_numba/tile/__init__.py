@@ -53,6 +53,8 @@ made outside the kernel                            called inside
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+``no_sums``, ``correlate``, ``correlate_shared``,  ``correlate(sums, z, w)``: sums + conj(z) w in float32, in
+``correlate_global``, ``store_sums_global``        registers, shared or global memory (``gpu_correlation.py``)
 ================================================== ========================================================
 
 Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core
@@ -91,6 +93,10 @@ made outside the kernel                            called inside
 ``gather_points(count)``, ``weigh(count)``         ``gather(source, base, places)``, ``weigh(total, x, w)``
 ``magnitude(count)``, ``largest_word(count)``      ``magnitude(x, so_far)``, ``largest(words)``: maxima
 ``power_above(least, most)``                       ``power(peak)``: the power of two that scales a peak
+``correlate_points(count)``, ``add_turned(count)`` ``correlate(sums, z, w)``; ``add(so_far, x, re, im)``: times a number
+``add_hermitian(constants)``                       ``add(so_far, source, base, places, roots, k)``: four bins a point
+``gather_shared(count)``, ``plus``,                ``gather(word, table, at, step)``: shared memory by a table;
+``scaled_total(count)``                            elementwise sums; the sum of registers times a factor
 ``zeros``, ``narrow``, ``as_words``,                registers of zeros, float64 to float32, float32 as words,
 ``divide_floats``                                  and over a power of two
 ================================================== ========================================================
@@ -161,8 +167,6 @@ made outside the kernel                            called inside
 "probe", for measuring a GPU:
 
 ================================================== ========================================================
-made outside the kernel                            called inside
-================================================== ========================================================
 ``load_quads(count)``, ``store_quads(count)``      ``load(source, at, step)``, ``store(target, at, step, x)``
 ``reload_quads(count)``                            ``load(word, step)``: from shared memory, each time anew
 ``fold_quads(count)``, ``repeat_quad(count)``      ``fold(quad, x)``: exclusive or; ``repeat(quad)``
@@ -172,6 +176,24 @@ made outside the kernel                            called inside
 ``mma_tf32_add(products)``                         the same on TF32
 ``group_mma_add(columns, k_tiles)``                ``product(c, left, right)``: c + a b of four warps, a and b
                                                    in shared memory
+================================================== ========================================================
+
+"layers", for convolution layers, has the operations of "linear" and these. A *point* is a complex number of two halves
+in one word.
+
+================================================== ========================================================
+``load_window(groups, words, halves, spread=)``    ``load(source, base, pitch, row, column, height, width,
+                                                   down, across)``: rows of an image, zeros outside
+``store_window(groups, tiles, halves, spread=)``   ``store(target, base, pitch, row, column, height, width,
+                                                   down, across, c)``: accumulators to an image, cropped
+``pack_points(count)``                             ``pack(values)``: real and imaginary float32 to points
+``fold_mirrors(count)``                            ``fold(points)``: p + m and -i (p - m)
+``complex_columns(count, conjugate=)``             ``operands(points)``: operands of a complex product
+``store_points(row_groups, column_tiles)``         ``store(target, at, stride, rows, columns, c)``
+``store_outer_points(row_groups, column_tiles)``   the same, conj(g) x from products of their parts
+``move_words(count, shared_step)``                 ``move(word, target, at, stride, valid)``: shared to
+                                                   global memory
+``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
 ================================================== ========================================================
 
 "wide" has the same words as the first table: what touches sequences reads and writes float32.
