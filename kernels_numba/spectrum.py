@@ -300,6 +300,7 @@ def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
 
 
+@lru_cache(maxsize=256, typed=True)
 def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:
     """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
     if plan is not None and not isinstance(plan, Plan):
