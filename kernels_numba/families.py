@@ -29,21 +29,27 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     512: (16, 32),
     768: (48, 16),
     1024: (32, 32),
+    1280: (80, 16),
     1536: (48, 32),
     2048: (8, 16, 16),
     4096: (16, 16, 16),
     8192: (16, 16, 32),
     12288: (48, 16, 16),
     16384: (16, 32, 32),
-    24576: (48, 16, 32),
+    24576: (48, 32, 16),
     32768: (16, 8, 16, 16),
-    49152: (48, 16, 32),
+    49152: (48, 32, 16),
     65536: (16, 8, 16, 16),
 }
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the
 length mean half-length packing."""
 
-HALVED_FACTORS: dict[int, tuple[int, ...]] = {2048: (64, 32), 4096: (64, 64)}
+HALVED_FACTORS: dict[int, tuple[int, ...]] = {
+    2048: (64, 32),
+    4096: (64, 64),
+    24576: (48, 16, 32),
+    49152: (48, 16, 32),
+}
 """The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
 
 
@@ -85,7 +91,7 @@ def default_plans(
         lists = [halves[n], factors] if n in halves else [factors]
         candidates = [Plan(n, f, packing=packing) for f in lists if prod(f) == n]
         shorter = by_length.get(n // 2, ())
-        candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
+        candidates += [Plan(n, f, packing="half") for f in (*lists, shorter) if 2 * prod(f) == n]
         for plan in candidates:
             family = _find(plan, dtype)
             if family and runs_on(family, capability) and shared_bytes(plan, dtype) <= limit:

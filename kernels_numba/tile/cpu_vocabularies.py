@@ -6,7 +6,10 @@ from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_bins import CpuBins
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
+from kernels_numba.tile.cpu_group_sums import CpuGroupSums
 from kernels_numba.tile.cpu_lines import CpuLines
+from kernels_numba.tile.cpu_maps import CpuMaps
+from kernels_numba.tile.cpu_probes import CpuProbes
 from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_real import CpuReal
 from kernels_numba.tile.cpu_records import CpuRecords
@@ -21,12 +24,20 @@ class CpuFloats(CpuBins, CpuReal, CpuFloat, CpuFilter, CpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class CpuLinear(CpuProducts, CpuStreams, CpuTile):
+class CpuLinear(CpuGroupSums, CpuProducts, CpuStreams, CpuTile):
     """For linear layers."""
+
+
+class CpuLayers(CpuMaps, CpuProducts, CpuStreams, CpuTile):
+    """For convolution layers in two dimensions."""
 
 
 class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
+
+
+class CpuProbe(CpuProbes, CpuProducts, CpuRows, CpuTile):
+    """For measuring a GPU."""
 
 
 VOCABULARIES: dict[str, type[CpuTile]] = {
@@ -35,6 +46,8 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "float": CpuFloats,
     "linear": CpuLinear,
     "attention": CpuAttention,
+    "probe": CpuProbe,
+    "layers": CpuLayers,
 }
 
 

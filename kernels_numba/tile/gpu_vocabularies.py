@@ -13,7 +13,10 @@ from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_bins import GpuBins
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
+from kernels_numba.tile.gpu_maps import GpuMaps
+from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_real import GpuReal
 from kernels_numba.tile.gpu_records import GpuRecords
@@ -27,12 +30,20 @@ class GpuFloats(GpuBins, GpuReal, GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class GpuLinear(GpuProducts, GpuStreams, GpuTile):
+class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
+
+
+class GpuLayers(GpuMaps, GpuProducts, GpuStreams, GpuTile):
+    """For convolution layers in two dimensions."""
 
 
 class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
+
+
+class GpuProbe(GpuProbes, GpuProducts, GpuRows, GpuTile):
+    """For measuring a GPU."""
 
 
 VOCABULARIES: dict[str, type[GpuTile]] = {
@@ -41,6 +52,8 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "float": GpuFloats,
     "linear": GpuLinear,
     "attention": GpuAttention,
+    "probe": GpuProbe,
+    "layers": GpuLayers,
 }
 
 
