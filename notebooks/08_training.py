@@ -167,31 +167,30 @@ print(f"difference of the convolutions at most {held_out_gap:.4f}")
 
 # %%
 both = training_report.pairs(training.operators(GPU))
-fig = Figure(figsize=(10, 3.6))
-speed, memory = fig.subplots(1, 2)
 ratios = {}
-for layer, label in training_report.NAMES.items():
-    mine = [(a, b) for a, b in both if a.layer == layer]
-    if not mine:
-        continue
-    lengths = [a.L for a, _ in mine]
-    ratios[layer] = {a.L: (b.step_us / a.step_us, b.forward_bytes / a.forward_bytes) for a, b in mine}
-    speed.semilogx(lengths, [ratios[layer][n][0] for n in lengths], "o-", base=2, label=label)
-    memory.semilogx(lengths, [ratios[layer][n][1] for n in lengths], "o-", base=2, label=label)
-for axis, title in (
-    (speed, "time of a step: torch.fft / ours"),
-    (memory, "memory of a forward pass: torch.fft / ours"),
-):
-    axis.axhline(1, color="grey", lw=0.5)
-    axis.set(xlabel="samples", ylabel="ratio", title=title)
-speed.legend()
-fig.tight_layout()
-show(fig)
 for a, b in both:
+    name = f"{training_report.NAMES[a.layer]}, L={a.L}, B={a.B}"
+    ratios.setdefault(a.layer, {})[a.L] = (b.step_us / a.step_us, b.forward_bytes / a.forward_bytes)
+    print(
+        f"{name}: step {a.step_us / 1e3:.1f} ms, torch.fft {b.step_us / 1e3:.1f} ms; forward pass "
+        f"{a.forward_bytes / 2**20:.0f} MiB, torch.fft {b.forward_bytes / 2**20:.0f} MiB"
+    )
     if a.largest_batch and b.largest_batch:
-        print(
-            f"{training_report.NAMES[a.layer]:>17} L={a.L:6}: largest batch {a.largest_batch:6} and {b.largest_batch:6}"
-        )
+        print(f"{'':>{len(name)}}  largest batch {a.largest_batch}, torch.fft {b.largest_batch}")
+if any(len(by_length) > 1 for by_length in ratios.values()):
+    fig = Figure(figsize=(10, 3.6))
+    axes = fig.subplots(1, 2)
+    for layer, by_length in ratios.items():
+        for axis, values in zip(axes, zip(*by_length.values(), strict=True), strict=True):
+            axis.semilogx(list(by_length), values, "o-", base=2, label=training_report.NAMES[layer])
+    for axis, what in zip(axes, ("time of a step", "memory of a forward pass"), strict=True):
+        axis.axhline(1, color="grey", lw=0.5)
+        axis.set(xlabel="samples", ylabel="torch.fft / ours", title=what)
+    axes[0].legend()
+    fig.tight_layout()
+    show(fig)
+else:
+    print("Other lengths are not measured yet; on a GPU: python -m costmodel.measure_training")
 
 # %% [markdown]
 # ## What was claimed, checked
