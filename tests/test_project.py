@@ -20,6 +20,7 @@ README = (ROOT / "README.md").read_text()
 DATA_FILES = (
     "costmodel/gpus/*.toml",
     "costmodel/measurements/*/*.csv",
+    "costmodel/measurements/*/*.json",
     "costmodel/models.toml",
     "costmodel/published/*.csv",
     "costmodel/report.html",
