@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from costmodel import conv2d_tables, render, units
+from costmodel import cli_instruments, conv2d_tables, render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
 OPERATIONS = ("fftconv", "linear", "decode_attention", "conv2d")
@@ -195,6 +195,7 @@ def parser() -> argparse.ArgumentParser:
         help="a name that ends in .html or .htm (report-SLUG.html, in this folder)",
     )
 
+    cli_instruments.add(commands, epilog=_EXITS, formats=render.FORMATS)
     d = commands.add_parser(
         "demo",
         help="the whole path on one page",
@@ -432,4 +433,5 @@ _COMMANDS = {
     "compare": _compare,
     "report": _report,
     "demo": _demo,
+    **cli_instruments.COMMANDS,
 }

@@ -45,6 +45,8 @@ def test_every_number_of_the_files_is_scaled_or_known_not_to_be() -> None:
         "shared_memory_bytes_per_sm_per_clock",
         "registers_per_sm",
         "threads_per_sm",
+        "launch_latency_us",
+        "barrier_latency_us",
     }
     assert set(imagined._SCALES) | fixed == {*gpus.SPEC_RANGES, *gpus.MEASURED_RANGES}
 

@@ -173,6 +173,22 @@ made outside the kernel                            called inside
 ``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
 ================================================== ========================================================
 
+"probe", for measuring a GPU:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``load_quads(count)``, ``store_quads(count)``      ``load(source, at, step)``, ``store(target, at, step, x)``
+``reload_quads(count)``                            ``load(word, step)``: from shared memory, each time anew
+``fold_quads(count)``, ``repeat_quad(count)``      ``fold(quad, x)``: exclusive or; ``repeat(quad)``
+``multiply_adds(count, steps)``                    ``chain(x, a, b)``: x a + b in float32, again and again
+``multiply_adds_halves(count, steps)``             the same on registers of two halves
+``mma_narrow_add(products)``                       ``product(c, a, b)``: c + a b by m16n8k8
+``mma_tf32_add(products)``                         the same on TF32
+``group_mma_add(columns, k_tiles)``                ``product(c, left, right)``: c + a b of four warps, a and b
+                                                   in shared memory
+================================================== ========================================================
+
 "wide" has the same words as the first table: what touches sequences reads and writes float32.
 
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.

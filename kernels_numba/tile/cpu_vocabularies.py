@@ -7,6 +7,7 @@ from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_lines import CpuLines
 from kernels_numba.tile.cpu_maps import CpuMaps
+from kernels_numba.tile.cpu_probes import CpuProbes
 from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
@@ -32,6 +33,10 @@ class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
 
 
+class CpuProbe(CpuProbes, CpuProducts, CpuRows, CpuTile):
+    """For measuring a GPU."""
+
+
 VOCABULARIES: dict[str, type[CpuTile]] = {
     "": CpuTile,
     "wide": CpuWide,
@@ -39,6 +44,7 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "linear": CpuLinear,
     "attention": CpuAttention,
     "layers": CpuLayers,
+    "probe": CpuProbe,
 }
 
 

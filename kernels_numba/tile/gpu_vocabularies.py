@@ -14,6 +14,7 @@ from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_maps import GpuMaps
+from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
@@ -38,6 +39,10 @@ class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
 
 
+class GpuProbe(GpuProbes, GpuProducts, GpuRows, GpuTile):
+    """For measuring a GPU."""
+
+
 VOCABULARIES: dict[str, type[GpuTile]] = {
     "": GpuTile,
     "wide": GpuWide,
@@ -45,6 +50,7 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "linear": GpuLinear,
     "attention": GpuAttention,
     "layers": GpuLayers,
+    "probe": GpuProbe,
 }
 
 
