@@ -150,6 +150,21 @@ def parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help="linear: the layers of this model (see costmodel/models.toml); may be repeated (all)",
     )
+    m.add_argument(
+        "--layer",
+        action="append",
+        default=[],
+        metavar="LAYER",
+        help="linear: only this layer of the models (qkv); repeatable; tables keep their other entries",
+    )
+    m.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=_shape,
+        metavar="NxK",
+        help="linear: this shape (4097x4096), of no model; repeatable",
+    )
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
     m.add_argument(
         "--plan",
@@ -227,7 +242,8 @@ def _at_least_one(text: str) -> float:
     return value
 
 
-_size, _sizes, _positive = _argument(units.size), _argument(units.sizes), _argument(_at_least_one)
+_size, _sizes, _shape = _argument(units.size), _argument(units.sizes), _argument(units.pair)
+_positive = _argument(_at_least_one)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -258,16 +274,9 @@ def _predict(options: argparse.Namespace) -> int:
     if options.op == "decode_attention":
         from costmodel import attention_tables
 
-        text = attention_tables.predict(
-            gpu,
-            options.format,
-            batches=options.B,
-            heads=options.Hq,
-            kv_heads=options.Hkv or options.Hq,
-            head_size=options.D,
-            lengths=[options.L or 4096],
-        )
-        print(text)
+        heads = {"heads": options.Hq, "kv_heads": options.Hkv or options.Hq, "head_size": options.D}
+        lengths = [options.L or 4096]
+        print(attention_tables.predict(gpu, options.format, batches=options.B, lengths=lengths, **heads))
         _say(gpu.notes)
         return 0
     if options.op == "conv2d":
@@ -363,11 +372,12 @@ def _gpus(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from costmodel.measure import main as measure
 
-    if options.model and options.op != "linear":
-        raise ValueError("--model: only linear layers belong to a model; give --op linear")
+    linear = {"models": options.model or (), "layers": options.layer, "shapes": options.shape}
+    if any(linear.values()) and options.op != "linear":
+        raise ValueError("--model, --layer, --shape: they are of linear layers; give --op linear")
     if options.plan and options.op != "fftconv":
         raise ValueError("--plan: only convolutions have plans; give --op fftconv")
-    which = {"models": options.model or ()} if options.op == "linear" else {"plans": options.plan}
+    which = linear if options.op == "linear" else {"plans": options.plan}
     return int(measure(op=options.op, quick=options.quick, **which))
 
 

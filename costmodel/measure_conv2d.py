@@ -11,9 +11,12 @@ from __future__ import annotations
 import datetime
 import functools
 import math
+import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +118,7 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     torch.backends.cudnn.benchmark = True
     stamp = (datetime.date.today().isoformat(), commit())
     todo = list(cases(quick=quick))
-    _compile(todo, torch)
+    _compile(todo)
     started = time.perf_counter()
     for number, case in enumerate(todo, start=1):
         done = list(_case(case, torch, stamp))
@@ -128,12 +131,22 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
         )
 
 
-def _compile(todo: Sequence[Case], torch: Any) -> None:
+def _compile(todo: Sequence[Case]) -> None:
     """Machine code of all kernels into the cache, by several processes."""
-    from costmodel.measure_linear import compile_together
-
     specs = {step.spec: step.family.__name__ for case in todo for step in plan_of(case).steps()}
-    compile_together([(family, spec) for spec, family in specs.items()], torch)
+    work = [(family, spec) for spec, family in specs.items()]
+    workers = max(1, min(16, os.cpu_count() or 1, len(work)))
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_compile_one, work))
+
+
+def _compile_one(job: tuple[str, Any]) -> None:
+    import importlib
+
+    from kernels_numba import device, launch
+
+    family, spec = job
+    launch.machine_code(importlib.import_module(family), spec, device().capability or (0, 0))
 
 
 def plan_of(case: Case) -> Any:

@@ -118,6 +118,11 @@ made outside the kernel                            called inside
 ``load_fresh``                                     ``load(source, at)``: what another block wrote
 ``last_block``                                     ``last_block(counters, at, expected)``
 ``wait_for_previous``, ``let_next_start``          order of launches that overlap
+``group_mma_add(columns, k_tiles)``                ``mma_add(c, left, right)``: begin c plus a warpgroup's
+                                                   product of slabs in shared memory (9.0)
+``group_wait(columns, pending)``                   ``c = wait(c)``: until so many products are under way
+``store_group``, ``store_group_turned``            ``store(target, at, stride, rows, columns, c)``: to a matrix,
+                                                   or to its transpose
 ================================================== ========================================================
 
 "attention", for attention and softmax:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
+from kernels_numba.tile.cpu_group_sums import CpuGroupSums
 from kernels_numba.tile.cpu_lines import CpuLines
 from kernels_numba.tile.cpu_maps import CpuMaps
 from kernels_numba.tile.cpu_probes import CpuProbes
@@ -21,7 +22,7 @@ class CpuFloats(CpuFloat, CpuFilter, CpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class CpuLinear(CpuProducts, CpuStreams, CpuTile):
+class CpuLinear(CpuGroupSums, CpuProducts, CpuStreams, CpuTile):
     """For linear layers."""
 
 

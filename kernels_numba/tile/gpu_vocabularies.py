@@ -12,6 +12,7 @@ from functools import cache
 from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_maps import GpuMaps
 from kernels_numba.tile.gpu_probes import GpuProbes
@@ -27,7 +28,7 @@ class GpuFloats(GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class GpuLinear(GpuProducts, GpuStreams, GpuTile):
+class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
 
 
