@@ -155,9 +155,9 @@ def main(
 
         rows = attention(quick=quick)
     elif op == "conv2d":
-        from costmodel.measure_conv2d import run as convolutions
+        from costmodel.measure_conv2d import run as convolution_layers
 
-        rows = convolutions(quick=quick)
+        rows = convolution_layers(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short

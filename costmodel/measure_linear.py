@@ -433,9 +433,14 @@ def _compile(todo: dict[int, list[Any]], n: int, k: int, torch: Any) -> None:
 
 def compile_products(products: list[Any], torch: Any) -> None:
     """Machine code of the kernels of products into the cache, by several processes."""
-    capability = torch.cuda.get_device_capability(0)
     specs = {made.spec: made.family.__name__ for made in products}
-    work = [(family, spec, capability) for spec, family in specs.items()]
+    compile_together([(family, spec) for spec, family in specs.items()], torch)
+
+
+def compile_together(kernels: list[tuple[str, Any]], torch: Any) -> None:
+    """Machine code of kernels (family module, spec) into the cache, by several processes."""
+    capability = torch.cuda.get_device_capability(0)
+    work = [(family, spec, capability) for family, spec in kernels]
     workers = max(1, min(16, os.cpu_count() or 1, len(work)))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_compile_one, work, chunksize=1))

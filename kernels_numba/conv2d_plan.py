@@ -253,7 +253,7 @@ class Plan:
         return found
 
     def _blocks(self, halves: int) -> int:
-        """Blocks of eight warps per SM that the compiler leaves registers for: as many as do without spills."""
+        """Blocks of eight warps per SM that the compiler leaves registers for; a few spills weigh less than one."""
         if self.tile[0] * self.tile[1] > 1024:
             return 1
         return 3 if halves > 1 else 2
@@ -383,7 +383,7 @@ class Plan:
         per_block = self._channels(slots, constants)
         spec = map_inverse.Spec(
             rows, columns, self.dtype, wanted_rows, wanted_columns, halves, apart, per_block,
-            warps=min(8, per_block), blocks=self._blocks(1),
+            warps=min(8, per_block), blocks=self._blocks(2),
         )  # fmt: skip
         key = (rows, columns, spec.slices, (wanted_rows, wanted_columns), skip, self.dtype)
         blocks, maps = -(-slots // per_block), images * tiles[0] * tiles[1]

@@ -1,8 +1,11 @@
 """The cost model of convolution layers: the published table in its ordering, the choice, the crossover."""
 
+import json
+
 import pytest
 
 from costmodel import conv2d
+from costmodel.cli import main
 from costmodel.conv2d import PUBLISHED, by_operations, published
 
 
@@ -46,3 +49,25 @@ def test_crossover_moves_with_the_shape(which: str) -> None:
     assert conv2d.predict(128, 96, 96, 32, k, gpu="h200-sxm", which=which).impl == "fft"
     few = conv2d.crossover(2, 256, 256, 16, gpu="h200-sxm", which=which)
     assert few is None or few > k
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["predict", "conv2d", "--gpu", "h200-sxm", "-B", "128", "--Cin", "96", "-N", "32"]
+    assert main([*asked, "-K", "7", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["inputs"] == {
+        "op": "conv2d", "S": 128, "Cin": 96, "Cout": 96, "n": 32, "k": 7, "pass": "fprop", "dtype": "fp16"
+    }  # fmt: skip
+    assert found["best"] == found["candidates"][0] and found["best"]["plan"] == "fft 32x32"
+    times = [c["time_us"] for c in found["candidates"]]
+    assert times == sorted(times)
+    for c in found["candidates"]:
+        assert c["time_low_us"] < c["time_us"] < c["time_high_us"] and c["margin"] >= 0
+    assert main([*asked, "-K", "3,7", "--pass", "bprop", "--format", "csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("gpu,S,Cin,Cout,n,k,pass,plan,time_us") and len(lines) == 3
+    assert main([*asked, "-K", "99"]) == 2  # larger than the map
+    assert "cover (99, 99) samples of (32, 32)" in capsys.readouterr().err
+    assert main([*asked, "--dtype", "fp32"]) == 2
+    assert main(["predict", "conv2d", "--gpu", "h200-sxm", "-N", "99", "-K", "70"]) == 0
+    assert "direct" in capsys.readouterr().out

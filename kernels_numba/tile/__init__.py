@@ -158,11 +158,23 @@ made outside the kernel                            called inside
 ``fence``, ``arrive``                              ``fence()``; ``arrive(counters, at, total)``: how many came before
 ================================================== ========================================================
 
+"probe", for measuring a GPU:
+
+================================================== ========================================================
+``load_quads(count)``, ``store_quads(count)``      ``load(source, at, step)``, ``store(target, at, step, x)``
+``reload_quads(count)``                            ``load(word, step)``: from shared memory, each time anew
+``fold_quads(count)``, ``repeat_quad(count)``      ``fold(quad, x)``: exclusive or; ``repeat(quad)``
+``multiply_adds(count, steps)``                    ``chain(x, a, b)``: x a + b in float32, again and again
+``multiply_adds_halves(count, steps)``             the same on registers of two halves
+``mma_narrow_add(products)``                       ``product(c, a, b)``: c + a b by m16n8k8
+``mma_tf32_add(products)``                         the same on TF32
+``group_mma_add(columns, k_tiles)``                ``product(c, left, right)``: c + a b of four warps, a and b
+                                                   in shared memory
+================================================== ========================================================
+
 "layers", for convolution layers, has the operations of "linear" and these. A *point* is a complex number of two halves
 in one word.
 
-================================================== ========================================================
-made outside the kernel                            called inside
 ================================================== ========================================================
 ``load_window(groups, words, halves, spread=)``    ``load(source, base, pitch, row, column, height, width,
                                                    down, across)``: rows of an image, zeros outside
@@ -176,22 +188,6 @@ made outside the kernel                            called inside
 ``move_words(count, shared_step)``                 ``move(word, target, at, stride, valid)``: shared to
                                                    global memory
 ``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
-================================================== ========================================================
-
-"probe", for measuring a GPU:
-
-================================================== ========================================================
-made outside the kernel                            called inside
-================================================== ========================================================
-``load_quads(count)``, ``store_quads(count)``      ``load(source, at, step)``, ``store(target, at, step, x)``
-``reload_quads(count)``                            ``load(word, step)``: from shared memory, each time anew
-``fold_quads(count)``, ``repeat_quad(count)``      ``fold(quad, x)``: exclusive or; ``repeat(quad)``
-``multiply_adds(count, steps)``                    ``chain(x, a, b)``: x a + b in float32, again and again
-``multiply_adds_halves(count, steps)``             the same on registers of two halves
-``mma_narrow_add(products)``                       ``product(c, a, b)``: c + a b by m16n8k8
-``mma_tf32_add(products)``                         the same on TF32
-``group_mma_add(columns, k_tiles)``                ``product(c, left, right)``: c + a b of four warps, a and b
-                                                   in shared memory
 ================================================== ========================================================
 
 "wide" has the same words as the first table: what touches sequences reads and writes float32.

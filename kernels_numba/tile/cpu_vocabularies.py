@@ -44,8 +44,8 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "float": CpuFloats,
     "linear": CpuLinear,
     "attention": CpuAttention,
-    "layers": CpuLayers,
     "probe": CpuProbe,
+    "layers": CpuLayers,
 }
 
 

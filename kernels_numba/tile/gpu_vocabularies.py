@@ -50,8 +50,8 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "float": GpuFloats,
     "linear": GpuLinear,
     "attention": GpuAttention,
-    "layers": GpuLayers,
     "probe": GpuProbe,
+    "layers": GpuLayers,
 }
 
 
