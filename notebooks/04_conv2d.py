@@ -17,10 +17,10 @@
 # # 4. Convolution layers: operations, bytes, time
 #
 # A layer of $S$ images of $n \times n$ with $f$ input and $f'$ output channels costs $S f f' (n-k+1)^2 k^2$
-# multiply-adds, taken directly. By FFT (Mathieu, Henaff and LeCun, arXiv 1312.5851) the filter size disappears from the
-# count: transforms of $S f + f f' + S f'$ maps, and one complex product for each frequency. So the FFT should win nearly
-# everywhere. It did not, and this notebook shows what decides: the bytes of the spectra. Nothing here needs a GPU; the
-# times were measured on one and come with the package.
+# multiply-adds, taken directly. By FFT (Mathieu, Henaff and LeCun, arXiv 1312.5851) the filter size disappears from
+# the count: transforms of $S f + f f' + S f'$ maps, and one complex product for each frequency. So the FFT should win
+# nearly everywhere. It did not, and this notebook shows what decides: the bytes of the spectra. Nothing here needs a
+# GPU; the times were measured on one and come with the package.
 
 # %%
 import numpy as np
@@ -42,10 +42,10 @@ def show(figure):
 # %% [markdown]
 # ## 2015: five layers on a Titan X
 #
-# The table of convnet-benchmarks: fbfft against cuDNN R2, fp32, forward, milliseconds. Operations alone promise a factor
-# of ten for the first layer, which measured a tie: it has 96 output maps of 128 x 128 for every image, and their
-# spectra cross memory four times. A model with three rates (memory, products, direct convolution) that counts bytes
-# puts all five in their place.
+# The table of convnet-benchmarks: fbfft against cuDNN R2, fp32, forward, milliseconds. Operations alone promise a
+# factor of ten for the first layer, which measured a tie: it has 96 output maps of 128 x 128 for every image, and
+# their spectra cross memory four times. A model with three rates (memory, products, direct convolution) that counts
+# bytes puts all five in their place.
 
 # %%
 print("layer                       by operations   model: fft  direct  ratio   measured: fft  direct  ratio")
@@ -60,8 +60,8 @@ for layer in PUBLISHED:
 # %% [markdown]
 # ## Today: half precision on tensor cores
 #
-# The kernels here keep spectra in half precision and transform by matrix products. What a layer's four launches move and
-# compute:
+# The kernels here keep spectra in half precision and transform by matrix products. What a layer's four launches move
+# and compute:
 
 # %%
 for shape in (((128, 96, 32, 32), (96, 96, 7, 7)), ((64, 128, 64, 64), (128, 128, 11, 11))):
@@ -118,8 +118,8 @@ show(figure)
 # %% [markdown]
 # ## Accuracy
 #
-# Spectra in half precision cost accuracy that a direct convolution with float32 sums does not lose: about 1.3 instead of
-# 0.4 units of roundoff, norm-wise, whatever the filter. The bound is 1.53 (`reference.conv2d_bound`).
+# Spectra in half precision cost accuracy that a direct convolution with float32 sums does not lose: about 1.3 instead
+# of 0.4 units of roundoff, norm-wise, whatever the filter. The bound is 1.53 (`reference.conv2d_bound`).
 
 # %%
 rng = np.random.default_rng(0)
@@ -128,20 +128,17 @@ for k in (3, 7, 11):
     w = (rng.standard_normal((4, 3, k, k)) / k).astype(np.float16)
     exact = reference.conv2d(x, w)
     y = kernels_numba.conv2d(x, w, impl="fft", tile=32)
-    error = np.linalg.norm(y - exact) / np.linalg.norm(exact)
-    print(
-        f"k={k:<2}: {error * 2**11:.2f} u by FFT, {np.linalg.norm(exact.astype(np.float16) - exact) / np.linalg.norm(exact) * 2**11:.2f} u rounded once"
-    )
+    size = np.linalg.norm(exact)
+    fft, once = (np.linalg.norm(z - exact) / size * 2**11 for z in (y, exact.astype(np.float16)))
+    print(f"k={k:<2}: {fft:.2f} u by FFT, {once:.2f} u rounded once")
 
 # %% [markdown]
-# Norm-wise is the catch: a result that is small beside its neighbours has their error, and where all terms are positive
-# the FFT may return a small negative number.
+# Norm-wise is the catch: a result that is small beside its neighbours has their error, and where all terms are
+# positive the FFT may return a small negative number.
 
 # %%
 x = np.zeros((1, 1, 16, 16), np.float16)
 x[0, 0, 3, 3] = 1000
 x[0, 0, 12, 12] = 0.01
 y = kernels_numba.conv2d(x, np.ones((1, 1, 3, 3), np.float16), impl="fft")
-print(
-    f"1000 once, 0.01 once: largest result {y.max():.1f}, smallest {y.min():.3f}, where 0.01 stands {y[0, 0, 11, 11]:.3f}"
-)
+print(f"largest result {y.max():.1f}, smallest {y.min():.3f}, where 0.01 stands {y[0, 0, 11, 11]:.3f}")
