@@ -7,6 +7,7 @@ import pytest
 from costmodel import conv2d
 from costmodel.cli import main
 from costmodel.conv2d import PUBLISHED, by_operations, published
+from costmodel.measure_conv2d import cases
 
 
 def test_published_layers_are_reproduced_in_ordering() -> None:
@@ -71,3 +72,15 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*asked, "--dtype", "fp32"]) == 2
     assert main(["predict", "conv2d", "--gpu", "h200-sxm", "-N", "99", "-K", "70"]) == 0
     assert "direct" in capsys.readouterr().out
+
+
+def test_measured_cases() -> None:
+    """Each once, the published layers among them; bytes and operations are the layer's own."""
+    found = list(cases())
+    assert len({(case.name, case.dtype) for case in found}) == len(found)
+    published_ones = {(x.batch, x.inputs, x.outputs, x.size, x.taps) for x in PUBLISHED}
+    assert published_ones <= {(c.batch, c.inputs, c.outputs, c.size, c.taps) for c in found}
+    first = found[0]
+    assert first.name == "S=128;Cin=96;Cout=96;n=32;k=7;pass=fprop"
+    assert first.flops == 2 * 128 * 96 * 96 * 26**2 * 49
+    assert first.bytes_min == 2 * (128 * 96 * (32**2 + 26**2) + 96 * 96 * 49)
