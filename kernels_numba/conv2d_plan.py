@@ -17,7 +17,7 @@ A :class:`Plan` says how large everything is before anything is allocated; image
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -156,16 +156,7 @@ class Plan:
 
     def words(self, images: int) -> dict[str, int]:
         """Words of each spectrum for a number of images, by name: of the operands "A" and "B", of the product "P"."""
-        g = self.geometry
-        inputs, outputs = padded(g.inputs), padded(g.outputs)
-        rows = images * self.tiles * g.groups
-        if self.which == "forward":
-            sizes = rows * inputs, g.w_shape[0] * inputs, rows * outputs
-        elif self.which == "input_gradient":
-            sizes = rows * outputs, g.x_shape[1] * outputs, rows * inputs
-        else:
-            sizes = rows * outputs, rows * inputs, g.w_shape[0] * inputs
-        return {name: self.points * size for name, size in zip("ABP", sizes, strict=True)}
+        return dict(zip("ABP", _words(self, images), strict=True))
 
     @property
     def bytes(self) -> int:
@@ -430,6 +421,21 @@ class Plan:
                 self.inverse(images, far, start),
             ]
         return made
+
+
+@lru_cache(maxsize=4096)
+def _words(plan: Plan, images: int) -> tuple[int, int, int]:
+    g = plan.geometry
+    inputs, outputs = padded(g.inputs), padded(g.outputs)
+    rows = images * plan.tiles * g.groups
+    if plan.which == "forward":
+        sizes = rows * inputs, g.w_shape[0] * inputs, rows * outputs
+    elif plan.which == "input_gradient":
+        sizes = rows * outputs, g.x_shape[1] * outputs, rows * inputs
+    else:
+        sizes = rows * outputs, rows * inputs, g.w_shape[0] * inputs
+    first, second, product = (plan.points * size for size in sizes)
+    return first, second, product
 
 
 def candidates(geometry: Geometry, which: str) -> list[tuple[Axis, Axis]]:
