@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.conv2d_dispatch import Explanation, explain
 from kernels_numba.conv2d_geometry import Geometry, pair
-from kernels_numba.conv2d_plan import Alignment, Plan
+from kernels_numba.conv2d_plan import Plan
+from kernels_numba.conv2d_steps import Alignment
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.tile.counters import Counters

@@ -13,7 +13,8 @@ from math import prod
 
 from kernels_numba import map_transform
 from kernels_numba.conv2d_geometry import Geometry, Pair
-from kernels_numba.conv2d_plan import PASSES, Plan, Source, candidates
+from kernels_numba.conv2d_plan import PASSES, Plan, candidates
+from kernels_numba.conv2d_steps import Source
 from kernels_numba.conv2d_tiles import Axis
 from kernels_numba.device import LARGEST_SHARED_BYTES
 
