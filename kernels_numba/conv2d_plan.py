@@ -22,7 +22,7 @@ from typing import Any
 
 from kernels_numba import map_inverse, map_operands, map_transform, spectral_gradient, spectral_product
 from kernels_numba.conv2d_geometry import Geometry, Pair
-from kernels_numba.conv2d_steps import Alignment, Constants, Ref, Source, Step, padded
+from kernels_numba.conv2d_steps import WHOLE, Alignment, Constants, Ref, Source, Step, padded
 from kernels_numba.conv2d_tiles import Axis, axes
 from kernels_numba.map_operands import FILTER, SIGNAL
 
@@ -319,7 +319,7 @@ class Plan:
         )
         return Step(map_inverse, spec, maps * blocks, values)
 
-    def steps(self, aligned: Alignment = Alignment(), *, kept_x: bool = False) -> list[Step]:
+    def steps(self, aligned: Alignment = WHOLE, *, kept_x: bool = False) -> list[Step]:
         """All launches; ``kept_x``: the spectrum of x is there already (in "B" of the gradient of the weights)."""
         total = self.geometry.x_shape[0]
         if self.which == "weight_gradient":

@@ -54,6 +54,10 @@ class Alignment:
     y: int = 8
 
 
+WHOLE = Alignment()
+"""Arrays that begin on 16 bytes."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Maps that are transformed: [images, channels of all groups, height, width], perhaps spread out, in tiles."""
