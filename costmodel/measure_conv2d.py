@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel import measurements, render
+from costmodel.compiled import compile_together
 from costmodel.conv2d import PASSES
 from costmodel.errors import MeasurementError
 from costmodel.measure import commit, need_torch, time_calls
@@ -136,10 +137,8 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
 
 def _compile(todo: Sequence[Case], torch: Any) -> None:
     """Machine code of all kernels into the cache, by several processes."""
-    from costmodel.measure_linear import compile_together
-
     specs = {step.spec: step.family.__name__ for case in todo for step in plan_of(case).steps()}
-    compile_together([(family, spec) for spec, family in specs.items()], torch)
+    compile_together([(family, spec) for spec, family in specs.items()], torch.cuda.get_device_capability(0))
 
 
 def plan_of(case: Case) -> Any:

@@ -14,16 +14,15 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import multiprocessing
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from costmodel import measure, measurements, render
+from costmodel.compiled import compile_together
 from costmodel.errors import MeasurementError
 from costmodel.measurements import Row
 from costmodel.models import model
@@ -434,22 +433,4 @@ def _compile(todo: dict[int, list[Any]], n: int, k: int, torch: Any) -> None:
 def compile_products(products: list[Any], torch: Any) -> None:
     """Machine code of the kernels of products into the cache, by several processes."""
     specs = {made.spec: made.family.__name__ for made in products}
-    compile_together([(family, spec) for spec, family in specs.items()], torch)
-
-
-def compile_together(kernels: list[tuple[str, Any]], torch: Any) -> None:
-    """Machine code of kernels (family module, spec) into the cache, by several processes."""
-    capability = torch.cuda.get_device_capability(0)
-    work = [(family, spec, capability) for family, spec in kernels]
-    workers = max(1, min(16, os.cpu_count() or 1, len(work)))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile_one, work, chunksize=1))
-
-
-def _compile_one(job: tuple[str, Any, tuple[int, int]]) -> None:
-    import importlib
-
-    from kernels_numba import launch
-
-    family, spec, capability = job
-    launch.machine_code(importlib.import_module(family), spec, capability)
+    compile_together([(family, spec) for spec, family in specs.items()], torch.cuda.get_device_capability(0))
