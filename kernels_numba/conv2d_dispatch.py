@@ -40,9 +40,13 @@ class Rates:
 
 
 H200 = Rates(
-    memory=3.4e12, tensor=2.75e14, direct=3.4e14, launch=3e-6, transform=5.0e11, large_transform=2.6e11
+    memory=3.4e12, tensor=2.75e14, direct=4.4e14, launch=3e-6, transform=4.4e11, large_transform=2.3e11
 )
 SMALL_TILE = 1024
+DIRECT_PASSES = {"forward": 1.0, "input_gradient": 1.2, "weight_gradient": 1.4}
+"""How much longer the direct library takes for each pass."""
+SECTOR = 32
+"""Bytes that device memory moves at least."""
 
 
 def rates_for(sm_count: int | None) -> Rates:
@@ -107,8 +111,11 @@ def costs(plan: Plan) -> list[Cost]:
     result = {"forward": geometry.y_shape, "input_gradient": geometry.x_shape}.get(
         plan.which, geometry.w_shape
     )
-    size = prod(result)
-    found.append(Cost("inverse transform", 4 * words["P"] + 2 * size, 0, words["P"], large))
+    stored = 2 * prod(result)
+    if plan.which != "weight_gradient" and plan.across.count > 1:
+        # Two tiles side by side write parts of the same sectors, at different times.
+        stored += stored * SECTOR // (2 * plan.across.step)
+    found.append(Cost("inverse transform", 4 * words["P"] + stored, 0, words["P"], large))
     return found
 
 
@@ -118,13 +125,17 @@ def seconds(plan: Plan, rates: Rates) -> float:
     return sum(cost.seconds(rates) for cost in costs(plan)) + extra
 
 
-def direct_seconds(geometry: Geometry, rates: Rates) -> float:
-    """Time of a pass by the direct library, the same for all three.
+def direct_seconds(geometry: Geometry, rates: Rates, which: str = "forward") -> float:
+    """Time of a pass by the direct library.
 
-    Its kernels want channels last: images of channels first are copied there and back.
+    Its kernels want channels last: images of channels first are copied there and back. They fill up channels of the
+    input to 32 in a group and those of the result to 64.
     """
     x, w, y = (2 * prod(shape) for shape in (geometry.x_shape, geometry.w_shape, geometry.y_shape))
-    work = max((x + w + y) / rates.memory, geometry.flops / rates.direct)
+    waste = 1.0
+    for channels, unit in ((geometry.inputs, 32), (geometry.outputs, 64)):
+        waste *= -(-channels // unit) * unit / channels
+    work = max((x + w + y) / rates.memory, waste * DIRECT_PASSES[which] * geometry.flops / rates.direct)
     return work + 2 * (x + y) / rates.memory + rates.launch
 
 
@@ -247,7 +258,7 @@ def explain(
     if which not in PASSES:
         raise ValueError(f"which: expected one of {', '.join(PASSES)}; got {which!r}")
     rates = rates or rates_for(sm_count)
-    direct_us = 1e6 * direct_seconds(geometry, rates)
+    direct_us = 1e6 * direct_seconds(geometry, rates, which)
     try:
         found = plans(geometry, which, dtype, tile=tile, memory=memory, shared_limit=shared_limit)
     except ValueError as error:

@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from costmodel import conv2d
+from costmodel import conv2d, measurements
 from costmodel.cli import main
 from costmodel.conv2d import PUBLISHED, by_operations, published
 from costmodel.measure_conv2d import cases
@@ -84,3 +85,25 @@ def test_measured_cases() -> None:
     assert first.name == "S=128;Cin=96;Cout=96;n=32;k=7;pass=fprop"
     assert first.flops == 2 * 128 * 96 * 96 * 26**2 * 49
     assert first.bytes_min == 2 * (128 * 96 * (32**2 + 26**2) + 96 * 96 * 49)
+
+
+def test_measurements_are_predicted() -> None:
+    """Half of the times within 10 %, nine in ten within 20 %; the way taken is never much slower than the other."""
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    for row in measurements.read("h200-sxm", op="conv2d"):
+        times.setdefault((row.case, row.dtype), {})[row.provider] = row.median_us
+    assert len(times) > 40
+    errors, regrets = [], []
+    for (case, dtype), found in times.items():
+        v = measurements.parse_case("conv2d", case)
+        s, inputs, outputs, n, k = (int(v[key]) for key in ("S", "Cin", "Cout", "n", "k"))
+        which = conv2d.PASSES[str(v["pass"])]
+        predicted = conv2d.predict(s, inputs, outputs, n, k, gpu="h200-sxm", which=which, dtype=dtype)
+        assert predicted.fft_us is not None
+        errors.append(abs(predicted.fft_us / found["ours"] - 1))
+        taken = found["ours" if predicted.impl == "fft" else "cudnn"]
+        regrets.append(taken / min(found["ours"], found["cudnn"]))
+        if k >= 7:  # ahead of the library, in either layout
+            assert found["ours"] < min(found["cudnn"], found["cudnn:channels-last"])
+    assert np.median(errors) < 0.1 and np.percentile(errors, 90) < 0.2
+    assert max(regrets) < 1.15
