@@ -68,8 +68,8 @@ for shape in (((128, 96, 32, 32), (96, 96, 7, 7)), ((64, 128, 64, 64), (128, 128
     print(kernels_numba.explain_conv2d(*shape), "\n")
 
 # %% [markdown]
-# A product of spectra takes a few GFLOP, on a GPU that does hundreds of TFLOP each second: bytes bind every launch but the
-# products of many tiles. Direct convolution has the operations of the sum, on the same tensor cores, and the library
+# A product of spectra takes a few GFLOP, on a GPU that does hundreds of TFLOP each second: bytes bind every launch but
+# the products of many tiles. Direct convolution has the operations of the sum, on the same tensor cores, and the library
 # copies images that lie channels first. The model has a rate for each (`kernels_numba.conv2d_dispatch`), found on an
 # H200 and scaled to other GPUs by their data sheets:
 
@@ -119,8 +119,8 @@ show(figure)
 # %% [markdown]
 # ## Accuracy
 #
-# Spectra in half precision cost accuracy that a direct convolution with float32 sums does not lose: 1.0 to 1.35 instead of
-# 0.4 units of roundoff, norm-wise, whatever the filter. The bound is 1.53 (`reference.conv2d_bound`).
+# Spectra in half precision cost accuracy that a direct convolution with float32 sums does not lose: 1.0 to 1.35 instead
+# of 0.4 units of roundoff, norm-wise, whatever the filter. The bound is 1.53 (`reference.conv2d_bound`).
 
 # %%
 rng = np.random.default_rng(0)
