@@ -69,9 +69,9 @@ for shape in (((128, 96, 32, 32), (96, 96, 7, 7)), ((64, 128, 64, 64), (128, 128
 
 # %% [markdown]
 # A product of spectra takes a few GFLOP, on a GPU that does hundreds of TFLOP each second: bytes bind every launch but
-# the products of many tiles. Direct convolution has the operations of the sum, on the same tensor cores, and the library
-# copies images that lie channels first. The model has a rate for each (`kernels_numba.conv2d_dispatch`), found on an
-# H200 and scaled to other GPUs by their data sheets:
+# the products of many tiles. Direct convolution has the operations of the sum, on the same tensor cores, and the
+# library copies images that lie channels first. The model has a rate for each (`kernels_numba.conv2d_dispatch`), found
+# on an H200 and scaled to other GPUs by their data sheets:
 
 # %%
 print("smallest odd k for which the model takes the FFT (forward):")
