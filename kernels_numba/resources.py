@@ -67,7 +67,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     both formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same
     variants at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
     shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
-    copy.
+    copy. Convolution layers: see `_conv2d`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -112,6 +112,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
         filter_transform.Spec("last", dtype="fp16", parts=2),
     ):
         yield filter_transform.family(spec), spec
+    yield from _conv2d()
 
 
 def _order_4() -> Iterator[tuple[Any, Any]]:
@@ -185,6 +186,27 @@ def _linear() -> Iterator[tuple[Any, Any]]:
         made = product(choice, m, n, k, dtype)
         found[made.spec] = made.family
     found[linear_realign.Spec("fp16")] = linear_realign
+    for spec, family in found.items():
+        yield family, spec
+
+
+def _conv2d() -> Iterator[tuple[Any, Any]]:
+    """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps."""
+    from kernels_numba.conv2d_dispatch import plans
+    from kernels_numba.conv2d_geometry import Geometry
+
+    found = {}
+    for size, which, dtype, dilation in (
+        (32, "forward", "fp16", 1),
+        (32, "input_gradient", "fp16", 1),
+        (32, "weight_gradient", "fp16", 1),
+        (32, "forward", "bf16", 1),
+        (64, "forward", "fp16", 2),
+    ):
+        geometry = Geometry.of((128, 96, size, size), (96, 96, 7, 7), dilation=dilation)
+        (plan,) = plans(geometry, which, dtype, tile=(size, size))
+        for step in plan.steps():
+            found[step.spec] = step.family
     for spec, family in found.items():
         yield family, spec
 
