@@ -115,13 +115,28 @@ class FFTConv:
     Args:
         spectrum: the filter, from :func:`prepare_filter`.
         batch: B.
+        workspace: bytes that a long transform may allocate for its intermediate, by default 512 MiB; one that fits on
+            chip needs none.
 
     A call checks its arrays, allocates the output unless ``out`` is given, and nothing else. On a GPU it runs
     on the caller's current stream and can be captured in a CUDA graph (after one call outside, which
     compiles).
     """
 
-    def __init__(self, spectrum: Spectrum, *, batch: int) -> None:
+    def __new__(cls, spectrum: Spectrum, *, batch: int, workspace: int | None = None) -> FFTConv:
+        """For a spectrum of a long plan a `long_conv.LongFFTConv`, which is one."""
+        if cls is FFTConv and getattr(spectrum, "outer", False):
+            from kernels_numba.long_conv import LongFFTConv
+
+            cls = LongFFTConv
+        return object.__new__(cls)
+
+    def __init__(self, spectrum: Spectrum, *, batch: int, workspace: int | None = None) -> None:
+        self._prepare(spectrum, batch)
+        self.family = family_of(spectrum.plan, spectrum.products)
+
+    def _prepare(self, spectrum: Spectrum, batch: int) -> None:
+        """Check the arguments; what all convolutions know."""
         if not isinstance(spectrum, Spectrum):
             raise TypeError(
                 f"spectrum: expected what prepare_filter makes, got {type(spectrum).__name__}; "
@@ -130,7 +145,6 @@ class FFTConv:
         if not isinstance(batch, (int, np.integer)) or batch < 1:
             raise ValueError(f"batch: expected a whole number of sequences, at least one; got {batch!r}")
         self.spectrum = spectrum
-        self.family = family_of(spectrum.plan, spectrum.products)
         self.scaled = spectrum.scaled
         self.shape = (batch, spectrum.channels, spectrum.length)
         self.complex = spectrum.dtype == "complex64"
@@ -141,6 +155,7 @@ class FFTConv:
         self.items = self.pairs * spectrum.channels
         if self.items > MAX_ITEMS:
             raise ValueError(f"u: {self.items} pairs of sequences are more than {MAX_ITEMS}; split the batch")
+        self._workspaces: dict[int, Any] = {}
         self._launches: dict[tuple, Callable[..., None]] = {}
         self._keep: list[tuple] = []
         self._known: dict[type, tuple[Callable[[Any], int], Adapter, int | None]] = {}
@@ -217,9 +232,7 @@ class FFTConv:
         """The kernel this convolution runs, on a device, for arrays whose addresses end in ``low_bits``."""
         limit = where.shared_bytes_per_block if where else None
         batch, _, length = self.shape
-        nbytes = ELEMENT_TYPES[self.spectrum.dtype].itemsize // (2 if self.complex else 1)
-        numbers = self._scalars[-1]
-        halves = next(v for v in (8, 4, 2, 1) if numbers % v == 0 and low_bits % (nbytes * v) == 0)
+        halves = self._halves(low_bits)
         plan, products = self.spectrum.plan, self.spectrum.products
         spec = self.family.make_spec(
             plan,
@@ -232,6 +245,12 @@ class FFTConv:
             **({"shared_limit": limit} if limit else {}),
         )
         return spec if products == self.spectrum.dtype or self.complex else replace(spec, sequences="fp32")
+
+    def _halves(self, low_bits: int) -> int:
+        """Elements of an access, for arrays whose addresses end in ``low_bits``."""
+        nbytes = ELEMENT_TYPES[self.spectrum.dtype].itemsize // (2 if self.complex else 1)
+        numbers = self._scalars[-1]
+        return next(v for v in (8, 4, 2, 1) if numbers % v == 0 and low_bits % (nbytes * v) == 0)
 
     def grid(self, workers: int, blocks: int) -> tuple[int, int]:
         """(grid, items per worker) with ``workers`` in a block: at most ``blocks`` blocks, work spread evenly."""

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.arrays import adapter_of
-from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
-from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, runs_on
+from kernels_numba.device import device
+from kernels_numba.families import family_of
+from kernels_numba.long_plans import split_of
+from kernels_numba.plan_choice import choose_plan
 from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
 from monarch import Plan
 
@@ -43,6 +45,8 @@ class Spectrum:
     """float32 [H]"""
     scaled: bool
     """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
+    outer: bool = False
+    """Whether the plan's first factors are outer stages; see `long_plans`."""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -79,6 +83,7 @@ def prepare_filter(
     plan: Plan | None = None,
     channels: int | None = None,
     products: str | None = None,
+    on_chip: int | None = None,
 ) -> Spectrum:
     """Transform a filter once, for any number of convolutions.
 
@@ -90,6 +95,8 @@ def prepare_filter(
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
         products: as in :func:`fftconv`.
+        on_chip: points of the longest transform that one kernel takes; a longer one gets outer stages. By default all
+            that one can take.
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
@@ -120,7 +127,10 @@ def prepare_filter(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
     products = products or dtype
-    plan = _choose_plan(mode, length, shape[-1], plan, products, device(adapter.index(k) or 0))
+    where = device(adapter.index(k) or 0)
+    plan, outer = choose_plan(
+        mode, length, shape[-1], plan, products, where, sequences=dtype, on_chip=on_chip
+    )
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     index = adapter.index(k)
     stored = "fp32" if products == "complex64" else products
@@ -130,13 +140,13 @@ def prepare_filter(
         index = device_index()
     if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            layout = _layout(plan, mode, length, shape[-1], stored)
+            layout = _layout(plan, mode, length, shape[-1], stored, outer)
             double = np.complex128 if complex_filter else np.float64
             words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
         from kernels_numba.filter_transform import transform
 
-        constants, tiles = _constants(plan, mode, length, shape[-1], stored, index)
+        constants, tiles = _constants(plan, mode, length, shape[-1], stored, index, outer)
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
             return transform(
@@ -145,7 +155,7 @@ def prepare_filter(
 
         words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
     scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
-    return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled)
+    return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled, outer)
 
 
 @dataclass(frozen=True)
@@ -166,13 +176,6 @@ class _Layout:
     dtype: str
 
 
-def _points(mode: str, length: int, taps: int) -> int:
-    """Points of a transform without aliasing; a circular convolution of another length than that is folded."""
-    if mode == "circular":
-        return 2 * length - 1 if taps > 1 else length
-    return monarch.convolution_length(mode, length, taps)
-
-
 def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Positions on the circle, and the taps that go there.
 
@@ -188,21 +191,24 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
 
 
 @lru_cache(maxsize=16)
-def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str) -> _Layout:
+def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str, outer: bool = False) -> _Layout:
     """The layout of a plan's spectrum, for filters of so many taps."""
-    order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
+    if outer:
+        order, phase, tiles = split_of(plan).spectrum_layout(dtype)
+    else:
+        order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
     return _Layout(plan.n, *_places(mode, length, taps, plan.n), order, phase, tiles, dtype)
 
 
 @lru_cache(maxsize=16)
 def _constants(
-    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int
+    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int, outer: bool = False
 ) -> tuple[dict[str, Any], int]:
     """A layout in the memory of GPU ``index``, as `filter_transform.transform` wants it; tiles."""
     from kernels_numba import filter_transform as on_gpu
     from kernels_numba.launch import DeviceBuffer
 
-    layout = _layout(plan, mode, length, taps, dtype)
+    layout = _layout(plan, mode, length, taps, dtype, outer)
     host = {
         "table": on_gpu.tables(layout.n, dtype)[0],
         "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),
@@ -248,55 +254,3 @@ def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray
     tiled = values.reshape(rows, layout.tiles, -1)
     parts = np.stack([tiled.real, tiled.imag], axis=2).astype(STORAGE_TYPES[layout.dtype])
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
-
-
-def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:
-    """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
-    if plan is not None and not isinstance(plan, Plan):
-        raise TypeError(
-            f"plan: expected a monarch.Plan, got {type(plan).__name__}; for instance "
-            "monarch.Plan(1024, monarch.parse_factors('32x32'))"
-        )
-    if not isinstance(length, (int, np.integer)) or length < 1:
-        raise ValueError(f"length: expected a whole number of samples, at least one; got {length!r}")
-    if mode == "circular" and taps > length:
-        raise ValueError(
-            f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
-            'circle, or use mode "causal" or "two-sided"'
-        )
-    need = _points(mode, length, taps)
-    capability = where.capability or HOPPER  # the CPU body runs every family
-    limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
-    plans = default_plans(limit, capability, dtype=dtype)
-    exact = mode == "circular" and length in plans
-    if plan is None:
-        fitting = [n for n in plans if n >= need]
-        if not fitting and not exact:
-            smaller = (
-                f" on {where.name}, by its shared memory" if len(plans) < len(default_factors(dtype)) else ""
-            )
-            raise ValueError(
-                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernels "
-                f"of {dtype} take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
-            )
-        n = length if exact else fitting[0]
-        plan = default_plans(limit, capability, halved=2 * length <= n, dtype=dtype)[n]
-    elif plan.n < need and not (mode == "circular" and plan.n == length):
-        or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
-        raise ValueError(
-            f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
-            f"taps, which needs {need}{or_exact}"
-        )
-    if (plan.packing == "complex") != (dtype == "complex64"):
-        raise ValueError(
-            f"plan: {plan} is for {'complex' if plan.packing == 'complex' else 'real'} sequences, these are {dtype}; "
-            'Plan(..., packing="complex") is for complex64, the other packings are for real ones'
-        )
-    plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
-    if not runs_on(family_of(plan, dtype), capability):
-        other = plans.get(plan.n, "another plan")
-        raise ValueError(
-            f"plan: {plan} needs instructions that {where.name} does not have (compute capability "
-            f"{capability[0]}.{capability[1]}); leave plan away, or ask for {other}"
-        )
-    return plan

@@ -10,6 +10,7 @@ from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
 from kernels_numba.tile.cpu_streams import CpuStreams
+from kernels_numba.tile.cpu_turns import CpuTurns
 from kernels_numba.tile.cpu_weights import CpuWeights
 from kernels_numba.tile.cpu_wide import CpuWide
 from kernels_numba.tile.machine import Machine
@@ -27,12 +28,17 @@ class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
 
 
+class CpuOuter(CpuTurns, CpuTile):
+    """For the outer stages of long transforms."""
+
+
 VOCABULARIES: dict[str, type[CpuTile]] = {
     "": CpuTile,
     "wide": CpuWide,
     "float": CpuFloats,
     "linear": CpuLinear,
     "attention": CpuAttention,
+    "outer": CpuOuter,
 }
 
 

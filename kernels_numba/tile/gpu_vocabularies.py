@@ -17,6 +17,7 @@ from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
 from kernels_numba.tile.gpu_streams import GpuStreams
+from kernels_numba.tile.gpu_turns import GpuTurns
 from kernels_numba.tile.gpu_weights import GpuWeights
 from kernels_numba.tile.gpu_wide import GpuWide
 
@@ -33,12 +34,17 @@ class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
 
 
+class GpuOuter(GpuTurns, GpuTile):
+    """For the outer stages of long transforms."""
+
+
 VOCABULARIES: dict[str, type[GpuTile]] = {
     "": GpuTile,
     "wide": GpuWide,
     "float": GpuFloats,
     "linear": GpuLinear,
     "attention": GpuAttention,
+    "outer": GpuOuter,
 }
 
 
