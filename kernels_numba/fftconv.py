@@ -155,7 +155,6 @@ class FFTConv:
         self.items = self.pairs * spectrum.channels
         if self.items > MAX_ITEMS:
             raise ValueError(f"u: {self.items} pairs of sequences are more than {MAX_ITEMS}; split the batch")
-        self._workspaces: dict[int, Any] = {}
         self._launches: dict[tuple, Callable[..., None]] = {}
         self._keep: list[tuple] = []
         self._known: dict[type, tuple[Callable[[Any], int], Adapter, int | None]] = {}

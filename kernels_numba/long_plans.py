@@ -100,7 +100,7 @@ def split_of(plan: Plan, capability: tuple[int, int] = HOPPER) -> Split:
 def default_long_plans(
     limit: int = LARGEST_SHARED_BYTES, capability: tuple[int, int] = HOPPER, *, shortest: int = 65536
 ) -> dict[int, Plan]:
-    """By transform length above ``shortest``, the plan that should be fastest on a GPU; see `families.default_plans`."""
+    """By transform length above ``shortest``, the plan that should be fastest; GPUs as for `families.default_plans`."""
     found: dict[int, tuple[float, Plan]] = {}
     for inner in default_plans(limit, capability).values():
         for rows, pair in SPLITS.items():

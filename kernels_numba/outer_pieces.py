@@ -82,7 +82,8 @@ def exchange(tile: Any, spec: Spec, factor: int) -> tuple[Any, Any, Any]:
     """
     tiles, count = column_tiles(spec), factor * spec.strip // 32
     groups = factor // 8
-    picks, pieces = [], []
+    picks: list[int] = []
+    pieces: list[tuple[int, int, tuple[int, ...]]] = []
     for y in range(groups):
         at = 2 * tiles * y
         for word in range(tiles):  # two neighbouring columns of the lane's 2 strip / 8
@@ -106,7 +107,8 @@ def matrices(tile: Any, spec: Spec, factor: int) -> tuple[Any, Any]:
     Lane 8 i + r names row r + 8 (i & 1) of the words of column tile i >> 1.
     """
     tiles, k_tiles = column_tiles(spec), factor // 16
-    constants, picks = [], {}
+    constants: list[int] = []
+    picks: dict[tuple[int, ...], int] = {}
     for part in range(2):
         for k in range(k_tiles):
             for pair in range(tiles // 2):

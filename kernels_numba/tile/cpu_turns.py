@@ -101,7 +101,7 @@ class CpuTurns:
                 row = named[which] + row_constant
                 step = _unit(row, points, sign)
                 start = _unit(row * (first + column_constant), points, sign)
-                scaled = tuple(part * np.float32(scale) for part in start)
+                scaled = start[0] * np.float32(scale), start[1] * np.float32(scale)
                 with np.errstate(invalid="ignore", over="ignore"):
                     for r, turn in zip(registers, powers(scaled, step, len(registers)), strict=True):
                         found[r], found[count + r] = _times((x[r], x[count + r]), turn)

@@ -42,7 +42,8 @@ def _unit(builder: Any, number: Any, points: int, sign: int) -> Complex:
     above = builder.icmp_signed(">=", builder.shl(number, ir.Constant(I32, 1)), ir.Constant(I32, points))
     turned = builder.sitofp(builder.select(above, wrapped, number), F32)
     angle = _mul(builder, turned, ir.Constant(F32, float(np.float32(sign * 2 * np.pi / points))))
-    return tuple(asm(builder, F32, [angle], f"{f}.approx.f32 $0, $1;", "=f,f") for f in ("cos", "sin"))  # type: ignore[return-value]
+    cosine, sine = (asm(builder, F32, [angle], f"{f}.approx.f32 $0, $1;", "=f,f") for f in ("cos", "sin"))
+    return cosine, sine
 
 
 def powers(builder: Any, first: Complex, step: Complex, count: int) -> list[Complex]:
@@ -147,8 +148,8 @@ class GpuTurns:
                 at = builder.mul(row, builder.add(first, ir.Constant(I32, column_constant)))
                 start = _unit(builder, at, points, sign)
                 factor = ir.Constant(F32, float(np.float32(scale)))
-                scaled = tuple(_mul(builder, part, factor) for part in start)
-                turns = powers(builder, scaled, steps[key], len(registers))  # type: ignore[arg-type]
+                scaled = _mul(builder, start[0], factor), _mul(builder, start[1], factor)
+                turns = powers(builder, scaled, steps[key], len(registers))
                 for r, turn in zip(registers, turns, strict=True):
                     found[r], found[count + r] = _times(builder, (values[r], values[count + r]), turn)
             return found
