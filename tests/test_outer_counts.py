@@ -1,0 +1,91 @@
+"""The closed-form counts of long convolutions' outer stages against what the CPU body counts, exactly."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from test_kernel_counts import flat
+
+from costmodel import outer_counts
+from kernels_numba import FFTConv, outer_spec, outer_stage, prepare_filter
+from kernels_numba.long_launch import outer_grid
+from kernels_numba.tile.cpu_vocabularies import tile
+from kernels_numba.tile.machine import Buffer, Machine
+from monarch import Plan
+
+N2 = 64
+SHAPES = [(32, 1, False, True), (64, 3, True, False), (32, 2, True, True)]
+"""Columns of a strip, batch, gated, half a signal."""
+CASES = [(a, b, *shape) for a, b in ((16, 1), (32, 1), (16, 16)) for shape in SHAPES] + [(16, 32, *SHAPES[2])]
+
+
+@pytest.mark.parametrize("inverse", [False, True], ids=["forward", "inverse"])
+@pytest.mark.parametrize(("a", "b", "strip", "batch", "gated", "half"), CASES)
+def test_counts_equal_the_counters(
+    a: int, b: int, strip: int, batch: int, gated: bool, half: bool, inverse: bool
+) -> None:
+    n, channels = a * b * N2, 1
+    length = n // 2 - 5 if half else n
+    gates = {"postgate" if inverse else "pregate": gated, "scaled": inverse and gated}
+    halves = 1 if length % 2 else 8
+    spec = outer_spec.Spec(
+        a,
+        b,
+        N2,
+        "fp16",
+        inverse,
+        strip=strip,
+        halves=halves,
+        guarded=True,
+        half_in=half,
+        half_out=half,
+        warps=4,
+        **gates,
+    )
+    pairs = -(-batch // 2)
+    x = np.zeros(batch * channels * length, np.int16)
+    z = np.zeros(2 * pairs * channels * n, np.int16)
+    (words,) = outer_stage.operands(*outer_stage.operand_key(spec))
+    constants, scales = Buffer("constants", words), Buffer("scales", np.ones(channels, np.float32))
+    scalars = (pairs, batch, channels, channels, length)
+    machine = Machine()
+    kernel = outer_stage.build(tile(machine, "fp16", "outer"), spec)
+    arguments = (
+        [Buffer("workspace", z), Buffer("postgate", x), constants, scales, Buffer("y", x)]
+        if inverse
+        else [Buffer("u", x), Buffer("pregate", x), constants, Buffer("workspace", z)]
+    )
+    grid = outer_grid(spec, channels, pairs)
+    counted = flat(machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*arguments, *scalars]))
+    assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
+    expected = outer_counts.totals(
+        a,
+        b,
+        N2,
+        strip=strip,
+        warps=spec.warps,
+        inverse=inverse,
+        batch=batch,
+        channels=channels,
+        length=length,
+        rows_in=spec.rows_in,
+        half_out=half and inverse,
+        gated=gated,
+        scaled=inverse and gated,
+    )
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"
+
+
+def test_a_long_convolution_moves_what_is_said() -> None:
+    """Device memory is crossed by the sequences once, and by the intermediate twice each way."""
+    plan = Plan(4096, (16, 16, 16))
+    spectrum = prepare_filter(np.eye(2, 9), length=2048, mode="causal", plan=plan, on_chip=2048)
+    convolve = FFTConv(spectrum, batch=3)
+    _, counters = convolve.run_cpu(np.zeros(convolve.shape, np.float16))
+    sequences, planes = 2 * prod(convolve.shape), 2 * 2 * plan.n * 2 * 2
+    assert counters.global_read_bytes["u"] == sequences == counters.global_written_bytes["y"]
+    assert counters.global_read_bytes["workspace"] == 2 * planes == counters.global_written_bytes["workspace"]
+    assert counters.global_read_bytes["spectrum"] >= 4 * 2 * plan.n
