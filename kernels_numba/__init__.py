@@ -28,6 +28,7 @@ from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
 from kernels_numba.linear import Linear, explain_linear, flat_gemm, full_gemm, gemv, linear
 from kernels_numba.softmax import softmax
 from kernels_numba.spectrum import Spectrum, prepare_filter
+from kernels_numba.stream import FFTConvStream, partial_fftconv
 from kernels_numba.tile.counters import Counters
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "DecodeAttention",
     "Device",
     "FFTConv",
+    "FFTConvStream",
     "HostCopyWarning",
     "Linear",
     "Spectrum",
@@ -48,6 +50,7 @@ __all__ = [
     "full_gemm",
     "gemv",
     "linear",
+    "partial_fftconv",
     "prepare_filter",
     "softmax",
 ]

@@ -11,7 +11,7 @@ from kernels_numba.long_plans import TYPES, default_long_plans, refusal, split, 
 from monarch import Plan
 
 
-def points(mode: str, length: int, taps: int) -> int:
+def points_needed(mode: str, length: int, taps: int) -> int:
     """Points of a transform without aliasing; a circular convolution of another length than that is folded."""
     if mode == "circular":
         return 2 * length - 1 if taps > 1 else length
@@ -45,7 +45,7 @@ def choose_plan(
             f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
             'circle, or use mode "causal" or "two-sided"'
         )
-    need = points(mode, length, taps)
+    need = points_needed(mode, length, taps)
     capability = where.capability or HOPPER  # the CPU body runs every family
     limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
     plans = {
