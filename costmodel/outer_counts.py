@@ -44,11 +44,12 @@ def totals(
     half_out: bool = False,
     gated: bool = False,
     scaled: bool = False,
+    copied: bool = False,
 ) -> dict[str, Any]:
     """All counters of one stage over all groups, by name.
 
     ``rows_in``: of the first factor forward, the rows that can hold signal (default: all); ``half_out``: only half of
-    the rows are wanted; ``gated``: with the stage's own gate.
+    the rows are wanted; ``gated``: with the stage's own gate; ``copied``: strips come by way of shared memory.
     """
     rows_in = a if rows_in is None else rows_in
     n1, pairs = a * b, channels * ((batch + 1) // 2)
@@ -68,15 +69,16 @@ def totals(
     constants = workers * strips * (2 * first * live + (0 if single else 2 * second * second))
     constants += 0 if single else strips * 32 * n1
     exchanged = 0 if single else 4 * n
+    staged = 4 * live * (n1 // first) * n2 if copied else 0
     gate = "postgate" if inverse else "pregate"
     gate_flops = (2 * kept if inverse else 2 * live * (n1 // first) * n2) if gated else 0
     found = {
         "read_constants": pairs * constants,
         f"read_{gate}": sequences if gated else 0,
         "read_scales": 4 * workers * strips * pairs if scaled else 0,
-        "shared_read_bytes": pairs * exchanged,
-        "shared_written_bytes": pairs * exchanged,
-        "shared_wavefronts": pairs * exchanged // 64,
+        "shared_read_bytes": pairs * (exchanged + staged),
+        "shared_written_bytes": pairs * (exchanged + staged),
+        "shared_wavefronts": pairs * (2 * exchanged + staged) // 128,
         "bank_conflicts": 0,
         "mma_m16n8k16": pairs * 2 * mma * (n2 // 8),
         "fp32_flops": pairs * (flops + (2 * kept if scaled else 0)),

@@ -64,6 +64,18 @@ def strip_pieces(spec: Spec, factor: int, stride: int) -> tuple:
     return pieces, words * factor // 4
 
 
+def copied_pieces(spec: Spec, factor: int, stride: int, halves: int) -> tuple[tuple[int, int, int], ...]:
+    """A warp's copies of ``factor`` rows of a strip, rows ``stride`` elements apart, into groups of the exchange.
+
+    Each brings 32 times ``halves`` elements; lane i begins at element ``i halves`` of them.
+    """
+    pieces = []
+    for start in range(0, factor * spec.strip, 32 * halves):
+        row, column = divmod(start, spec.strip)
+        pieces.append((0, 2 * row * spec.group_words + column, row * stride + column))
+    return tuple(pieces)
+
+
 def to_b(spec: Spec, factor: int) -> list[tuple[int, int, int]]:
     """Loaded registers as a B operand: two rows of one column each; see `operands.rows_read`."""
     words, columns = spec.strip // 16, spec.strip // 8
@@ -93,10 +105,10 @@ def exchange(tile: Any, spec: Spec, factor: int) -> tuple[Any, Any, Any]:
         for y, (which, row) in enumerate(groups_at(factor, spec.group_words)):
             first = (part * groups + y) * tiles
             constant = row + part * spec.part_words
-            if spec.strip == 64:
+            if spec.strip == 64 and not spec.copied:
                 pieces += [(which, constant + 4 * i, (first + i, first + i + 4)) for i in range(4)]
             else:
-                pieces += [(which, constant + 4 * i, (first + i,)) for i in range(4)]
+                pieces += [(which, constant + 4 * i, (first + i,)) for i in range(tiles)]
     order = tuple(picks) + tuple(count + p for p in picks)
     return tile.select(order), tile.pack(count), tile.store_shared_pieces(tuple(pieces))
 

@@ -47,6 +47,8 @@ class Spec:
     warps: int = 8
     blocks: int = 2
     """Blocks on an SM that the compiler leaves registers for."""
+    copied: bool = False
+    """Strips come by asynchronous copies into the exchange, not by loads into registers; strips of 64 columns only."""
 
     @property
     def n1(self) -> int:
@@ -72,7 +74,7 @@ class Spec:
         live = f"{live}half" if live else ""
         flags = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         way = "inverse" if self.inverse else "forward"
-        block = f"s{self.strip}_w{self.warps}b{self.blocks}"
+        block = f"s{self.strip}_w{self.warps}b{self.blocks}" + ("_copied" if self.copied else "")
         return f"outer_{way}_{parts}{live}_{self.dtype}_v{self.halves}{gates}{flags}_{block}"
 
     @property
@@ -106,33 +108,32 @@ class Spec:
         return 8 * self.part_words if self.b > 1 else 0
 
 
-TUNED: dict[int, tuple[int, int, int]] = {
-    16: (64, 4, 4),
-    32: (32, 4, 4),
-    256: (32, 8, 4),
-    512: (32, 16, 2),
-    1024: (32, 16, 1),
+TUNED: dict[int, tuple[int, int, int, bool]] = {
+    16: (64, 4, 4, False),
+    32: (32, 4, 4, False),
+    256: (64, 8, 2, True),
+    512: (32, 8, 2, False),
+    1024: (32, 16, 1, False),
 }
-"""By rows: columns of a strip, warps of a block, blocks on an SM."""
+"""By rows: columns of a strip, warps of a block, blocks on an SM, and whether strips are copied."""
 
 
 def outer_spec(split: Any, dtype: str, *, inverse: bool, **choices: Any) -> Spec:
     """The outer stage of a `long_plans.Split`, forward or inverse."""
     a, b = split.pair
-    strip, warps, blocks = TUNED[a * b]
-    return Spec(
-        a, b, split.inner.n, dtype, inverse, **{"strip": strip, "warps": warps, "blocks": blocks} | choices
-    )
+    strip, warps, blocks, copied = TUNED[a * b]
+    block: dict[str, Any] = {"strip": strip, "warps": warps, "blocks": blocks, "copied": copied}
+    return Spec(a, b, split.inner.n, dtype, inverse, **block | choices)
 
 
-def columns_of_lane(strip: int, single: bool) -> tuple[int, int, int]:
+def columns_of_lane(strip: int, spread: bool) -> tuple[int, int, int]:
     """First column that lane group g loads is ``g // 2 x + g % 2 y``; returns (x, y, columns).
 
-    A thread's accumulators are the columns of groups 2 t and 2 t + 1. If they are stored at once, four threads make
-    64 contiguous bytes of a row.
+    A thread's accumulators are the columns of groups 2 t and 2 t + 1. ``spread``: half a strip apart, so that four
+    threads make 64 contiguous bytes of a row; so they also read from shared memory without bank conflicts.
     """
     columns = strip // 8
-    if single and strip == 64:
+    if spread and strip == 64:
         return columns, 4 * columns, columns
     return 2 * columns, columns, columns
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from kernels_numba.outer_pieces import (
     column_tiles,
+    copied_pieces,
     exchange,
     flat,
     groups_at,
@@ -52,23 +53,17 @@ def _forward(tile: Any, spec: Spec) -> Any:
     a, b, n1, n2, strip, halves = spec.a, spec.b, spec.n1, spec.n2, spec.strip, spec.halves
     guarded, gated, single = spec.guarded, spec.pregate, spec.b == 1
     tiles, warps, strips, row_words = column_tiles(spec), spec.warps, spec.strips, spec.row_words
-    group_words = spec.group_words
+    group_words, part_words, copied = spec.group_words, spec.part_words, spec.copied
     rows_in = spec.rows_in
-    small, int64, lane, warp, block, divide = (
-        tile.small,
-        tile.int64,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-    )
+    small, int64, divide = tile.small, tile.int64, tile.divide
+    lane, warp, block = tile.lane, tile.warp, tile.block
     pieces, read = strip_pieces(spec, rows_in, b * n2)
     gather = tile.gather(pieces, read, min(halves, strip // 8), guarded=guarded)
     multiply, join = tile.multiply(read), tile.join
     pairs_of_rows = tile.pair_halves(tuple(to_b(spec, rows_in)))
     load_first = tile.load_global(a * rows_in // 64, 4)
     dft_first = tile.dft_rows(a // 16, tiles, rows_in // 16, inverse=False, self_paired=True)
-    even, odd, _ = columns_of_lane(strip, single)
+    even, odd, _ = columns_of_lane(strip, single or copied)
     last = a if single else b
     runs = result_runs(spec, groups_at(last, 1 if single else a), single)
     count = last * strip // 32  # accumulators of a part
@@ -86,7 +81,9 @@ def _forward(tile: Any, spec: Spec) -> Any:
     load_rows, to_operand = matrices(tile, spec, 16 * second_tiles)
     load_second = tile.load_global(4 * second_tiles**2, 4)
     dft_second = tile.dft_rows(second_tiles, tiles, second_tiles, inverse=False, self_paired=True)
-    barrier, opaque = tile.barrier, tile.opaque
+    copy = tile.copy_pieces(copied_pieces(spec, rows_in, b * n2, halves), halves, guarded=guarded)
+    load_copied, commit, wait = tile.load_shared(read, 4), tile.commit, tile.wait(0)
+    barrier, opaque, warp_sync = tile.barrier, tile.opaque, tile.warp_sync
     per_block = warps if single else 1
 
     def kernel(u, pre, words, z, pairs, batch, channels, group, length):
@@ -127,7 +124,22 @@ def _forward(tile: Any, spec: Spec) -> Any:
                 store_real(z, to, 0, up, special, down, up, y)
                 store_imaginary(z, other_to, 0, up, special, down, up, y)
             else:
-                word = small(16 * (t >> 1) + 2 * (t & 1)) if strip == 64 else t
+                word = small(16 * (t >> 1) + 2 * (t & 1)) if strip == 64 and not copied else t
+                if copied:
+                    row0 = small((index * halves) >> 6)
+                    column0 = small((index * halves) & 63)
+                    read_at = small(t * group_words + 4 * (g >> 1) + 16 * (g & 1))
+                    i = w
+                    while i < b:
+                        o = small((row0 * b + i) * n2 + first_column + column0)
+                        here = small(2 * (row0 * group_words + i * row_words) + column0)
+                        copy(u, base, length, o, here, here, here, here)
+                        here = small(here + 2 * part_words)
+                        copy(u, other, second, o, here, here, here, here)
+                        i = small(i + warps)
+                    commit()
+                    wait()
+                    warp_sync()
                 up_at = small(g * group_words + word)
                 special_at = small(((a - g) - (g == 0) * (a // 2)) * group_words + word)
                 down_at = small((a - g) * group_words + word)
@@ -135,8 +147,13 @@ def _forward(tile: Any, spec: Spec) -> Any:
                 end = small(opaque(b))
                 while i < end:
                     o = small(at + (t * b + i) * n2)
-                    u1 = gather(u, base, length, o, o, o, o)
-                    u2 = gather(u, other, second, o, o, o, o)
+                    if copied:
+                        u1 = load_copied(read_at + i * row_words, 4 * group_words)
+                        u2 = load_copied(read_at + part_words + i * row_words, 4 * group_words)
+                        warp_sync()
+                    else:
+                        u1 = gather(u, base, length, o, o, o, o)
+                        u2 = gather(u, other, second, o, o, o, o)
                     if gated:
                         u1 = multiply(u1, gather(pre, base, length, o, o, o, o))
                         u2 = multiply(u2, gather(pre, other, second, o, o, o, o))
@@ -182,15 +199,9 @@ def _inverse(tile: Any, spec: Spec) -> Any:
     a, b, n1, n2, strip, halves = spec.a, spec.b, spec.n1, spec.n2, spec.strip, spec.halves
     guarded, gated, scaled, single = spec.guarded, spec.postgate, spec.scaled, spec.b == 1
     tiles, warps, strips, row_words = column_tiles(spec), spec.warps, spec.strips, spec.row_words
-    group_words = spec.group_words
-    small, int64, lane, warp, block, divide = (
-        tile.small,
-        tile.int64,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-    )
+    group_words, part_words, copied = spec.group_words, spec.part_words, spec.copied
+    small, int64, divide = tile.small, tile.int64, tile.divide
+    lane, warp, block = tile.lane, tile.warp, tile.block
     first = a if single else b  # contracted first
     pieces, read = strip_pieces(spec, first, n2 if single else a * n2)
     gather = tile.gather(pieces, read, strip // 8, guarded=False)
@@ -204,7 +215,7 @@ def _inverse(tile: Any, spec: Spec) -> Any:
     dft_first = tile.dft_rows(
         first // 16, tiles, first // 16, inverse=True, self_paired=True, lower_half=lower and single
     )
-    even, odd, _ = columns_of_lane(strip, single)
+    even, odd, _ = columns_of_lane(strip, single or copied)
     groups = groups_at(a, b)[: a // 16 if lower else a // 8]
     runs = result_runs(spec, groups, single)
     count = len(groups) * 2 * tiles
@@ -222,7 +233,9 @@ def _inverse(tile: Any, spec: Spec) -> Any:
     load_rows, to_operand = matrices(tile, spec, a)
     load_second = tile.load_global(a * a // 64, 4)
     dft_second = tile.dft_rows(a // 16, tiles, a // 16, inverse=True, self_paired=True, lower_half=lower)
-    barrier, opaque = tile.barrier, tile.opaque
+    copy = tile.copy_pieces(copied_pieces(spec, first, a * n2, 8), 8, guarded=False)
+    load_copied, commit, wait = tile.load_shared(read, 4), tile.commit, tile.wait(0)
+    barrier, opaque, warp_sync = tile.barrier, tile.opaque, tile.warp_sync
     per_block = warps if single else 1
 
     def kernel(z, post, words, scales, y, pairs, batch, channels, group, length):
@@ -266,7 +279,22 @@ def _inverse(tile: Any, spec: Spec) -> Any:
                 store_real(y, to, length, up, special, down, up, v)
                 store_imaginary(y, other_to, second, up, special, down, up, v)
             else:
-                word = small(16 * (t >> 1) + 2 * (t & 1)) if strip == 64 else t
+                word = small(16 * (t >> 1) + 2 * (t & 1)) if strip == 64 and not copied else t
+                if copied:
+                    row0 = small(index >> 3)
+                    column0 = small(8 * (index & 7))
+                    read_at = small(t * group_words + 4 * (g >> 1) + 16 * (g & 1))
+                    i = w
+                    while i < a:
+                        o = small((row0 * a + i) * n2 + first_column + column0)
+                        here = small(2 * (row0 * group_words + i * row_words) + column0)
+                        copy(z, base, 0, o, here, here, here, here)
+                        here = small(here + 2 * part_words)
+                        copy(z, other, 0, o, here, here, here, here)
+                        i = small(i + warps)
+                    commit()
+                    wait()
+                    warp_sync()
                 up_at = small(g * group_words + word)
                 special_at = small(((b - g) - (g == 0) * (b // 2)) * group_words + word)
                 down_at = small((b - g) * group_words + word)
@@ -274,8 +302,14 @@ def _inverse(tile: Any, spec: Spec) -> Any:
                 end = small(opaque(a))
                 while i < end:
                     k = small(i + a * t)
-                    o = small(at + k * n2)
-                    x = join(gather(z, base, 0, o, o, o, o), gather(z, other, 0, o, o, o, o))
+                    if copied:
+                        here = small(read_at + i * row_words)
+                        real = load_copied(here, 4 * group_words)
+                        x = join(real, load_copied(here + part_words, 4 * group_words))
+                        warp_sync()
+                    else:
+                        o = small(at + k * n2)
+                        x = join(gather(z, base, 0, o, o, o, o), gather(z, other, 0, o, o, o, o))
                     x2 = dft_first(f1, pack(pairs_of_rows(turn(widen(x), k, k, k, at))))
                     turned = turn_rows(x2, load_turns(words, at_turns + 2 * (i * b + g), 16))
                     here = small(i * row_words)

@@ -238,8 +238,11 @@ class FFTConvStream:
             room.fill(first, self.tile - first, 0)
             return
         past = self._buffers["past" if name == "u" else "past pregate"]
-        end = self.lag + first
-        room.copy(0, past, 0, self.lag)
+        end, unused = self.lag + first, self.lag - self.taps + 1
+        room.fill(
+            0, unused, 0 if name == "u" else ONE[self.dtype]
+        )  # nothing before what `state` holds is used
+        room.copy(unused, past, unused, self.lag - unused)
         if name in given:
             room.copy(self.lag, given[name], 0, first)
         else:

@@ -18,13 +18,14 @@ from monarch import Plan
 N2 = 64
 SHAPES = [(32, 1, False, True), (64, 3, True, False), (32, 2, True, True)]
 """Columns of a strip, batch, gated, half a signal."""
-CASES = [(a, b, *shape) for a, b in ((16, 1), (32, 1), (16, 16)) for shape in SHAPES] + [(16, 32, *SHAPES[2])]
+CASES = [(a, b, *shape, False) for a, b in ((16, 1), (32, 1), (16, 16)) for shape in SHAPES]
+CASES += [(16, 32, *SHAPES[2], False), (16, 16, *SHAPES[1], True), (32, 32, 64, 1, False, True, True)]
 
 
 @pytest.mark.parametrize("inverse", [False, True], ids=["forward", "inverse"])
-@pytest.mark.parametrize(("a", "b", "strip", "batch", "gated", "half"), CASES)
+@pytest.mark.parametrize(("a", "b", "strip", "batch", "gated", "half", "copied"), CASES)
 def test_counts_equal_the_counters(
-    a: int, b: int, strip: int, batch: int, gated: bool, half: bool, inverse: bool
+    a: int, b: int, strip: int, batch: int, gated: bool, half: bool, copied: bool, inverse: bool
 ) -> None:
     n, channels = a * b * N2, 1
     length = n // 2 - 5 if half else n
@@ -42,6 +43,7 @@ def test_counts_equal_the_counters(
         half_in=half,
         half_out=half,
         warps=4,
+        copied=copied,
         **gates,
     )
     pairs = -(-batch // 2)
@@ -74,6 +76,7 @@ def test_counts_equal_the_counters(
         half_out=half and inverse,
         gated=gated,
         scaled=inverse and gated,
+        copied=copied,
     )
     assert {name: counted.pop(name, 0) for name in expected} == expected
     assert not any(counted.values()), "the kernel counted something that has no closed form"
