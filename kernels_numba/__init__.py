@@ -27,6 +27,7 @@ from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
 from kernels_numba.linear import Linear, explain_linear, flat_gemm, full_gemm, gemv, linear
 from kernels_numba.softmax import softmax
+from kernels_numba.sparse_convolution import sparse_fftconv
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.stream import FFTConvStream, partial_fftconv
 from kernels_numba.tile.counters import Counters
@@ -53,4 +54,5 @@ __all__ = [
     "partial_fftconv",
     "prepare_filter",
     "softmax",
+    "sparse_fftconv",
 ]

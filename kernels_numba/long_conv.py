@@ -34,8 +34,13 @@ class LongFFTConv(FFTConv):
         self._prepare(spectrum, batch)
         self.split: Split = split_of(spectrum.plan)
         self.workspace = WORKSPACE if workspace is None else workspace
+        self.rows = len(spectrum.rows) or self.split.rows
         self.groups = grouping(
-            spectrum.plan.n, spectrum.channels, self.pairs, workspace=self.workspace, target=GROUP_BYTES
+            self.rows * self.split.inner.n,
+            spectrum.channels,
+            self.pairs,
+            workspace=self.workspace,
+            target=GROUP_BYTES,
         )
         blocks = (
             self.groups.group_channels * self.groups.group_pairs * max(self.split.rows, self.split.inner.n)
@@ -49,11 +54,11 @@ class LongFFTConv(FFTConv):
         groups, split, plan = self.groups, self.split, self.spectrum.plan
         batch, channels, length = self.shape
         ends = 2 * 2 * batch * channels * length
-        moved = ends + 4 * 4 * plan.n * self.pairs * channels
+        moved = ends + 4 * 4 * self.groups.n * self.pairs * channels
         return "\n".join(
             [
                 f"Convolution of {plan} with outer stages",
-                f"  rows       N1 = {split.rows}, by factors {format_factors(split.outer)}",
+                f"  rows       N1 = {split.rows}, by factors {format_factors(split.outer)}; {self.rows} are not zero",
                 f"  columns    N2 = {split.inner.n}, by the fused kernel of {format_factors(split.inner.factors)}",
                 f"  groups     {len(groups)} of at most {groups.group_channels} channels x {groups.group_pairs} pairs",
                 f"  workspace  {groups.bytes:,} bytes, of {self.workspace:,} allowed",
@@ -75,10 +80,18 @@ class LongFFTConv(FFTConv):
         choices: dict[str, Any] = {
             "halves": self._halves(low_bits),
             "guarded": length < plan.n or self.shape[0] % 2 != 0,
+            "kept": len(self.spectrum.rows),
         }
         forward = outer_spec(self.split, products, inverse=False, pregate=pregate, half_in=half, **choices)
         choices |= {"postgate": postgate, "scaled": self.scaled}
         return forward, inner, outer_spec(self.split, products, inverse=True, half_out=half, **choices)
+
+    def operand_key(self, family: Any, spec: Any) -> tuple:
+        """What the constant buffers of one of the kernels depend on."""
+        if family is outer_stage:
+            return outer_stage.operand_key(spec, self.spectrum.rows)
+        key: tuple = family.operand_key(spec)
+        return key
 
     def _launch(self, key: tuple[int, int, bool, bool]) -> Callable[..., None]:
         """All launches of a call, for a GPU, the low bits of the addresses, and the gates."""
@@ -139,14 +152,14 @@ class LongFFTConv(FFTConv):
         spectrum, scale = Buffer("spectrum", words[own].reshape(-1)), Buffer("scales", scales[own])
         none = Buffer("none", np.empty(0, np.int16))
         scalars = (group.pairs, min(2 * group.pairs, batch - first), channels, group.channels, length)
-        grid, integers = inner_scalars(self.split, specs[1], group.channels, group.pairs, blocks)
+        grid, integers = inner_scalars(self.split, specs[1], self.rows * group.channels, group.pairs, blocks)
         z = buffers["workspace"]
         grids = [outer_grid(spec, group.channels, group.pairs) for spec in (specs[0], specs[2])]
         for which, (family, spec) in enumerate(
             zip((outer_stage, self.split.family, outer_stage), specs, strict=True)
         ):
             kernel = family.build(tile(machine, spec.dtype, vocabulary_of(family, spec)), spec)
-            found = family.operands(*family.operand_key(spec))
+            found = family.operands(*self.operand_key(family, spec))
             tables = [Buffer(name, x) for name, x in zip(("constants", "tables"), found, strict=False)]
             arguments, count = (
                 ([buffers["u"], buffers["pregate"], *tables, z, *scalars], grids[0]),

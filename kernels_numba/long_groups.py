@@ -1,9 +1,9 @@
 """How a long convolution is cut into groups of channels and pairs, so that its workspace is bounded.
 
 A group's intermediate is written by the forward outer stage, convolved in place and read by the inverse one, before the
-next group overwrites it. A group that is smaller than the L2 cache need not reach device memory; but every launch begins
-and ends with idle SMs, and on an H200 that costs more than the cache gives: groups of 16, 32 and 96 MiB took 1.15, 1.08
-and 1.06 times as long as all in one (131072 points, 8 sequences of 384 channels). So groups are as large as the workspace
+next group overwrites it. A group smaller than the L2 cache need not reach device memory; but every launch begins and
+ends with idle SMs, and on an H200 that costs more than the cache gives: groups of 16, 32 and 96 MiB took 1.15, 1.08 and
+1.06 times as long as all in one (131072 points, 8 sequences of 384 channels). So groups are as large as the workspace
 allows; ``target`` is there for GPUs where that differs.
 """
 
@@ -37,6 +37,7 @@ class Grouping:
     channels: int
     pairs: int
     n: int
+    """Values of a plane of one pair and channel."""
     itemsize: int = 2
 
     @property

@@ -32,11 +32,12 @@ def outer_grid(spec: Spec, channels: int, pairs: int) -> int:
     return -(-spec.strips * channels * pairs // (spec.warps if spec.b == 1 else 1))
 
 
-def inner_scalars(
-    split: Any, spec: Any, channels: int, pairs: int, blocks: int
-) -> tuple[int, tuple[int, ...]]:
-    """Grid and integers of the rows' kernel: the two planes of a pair are a pair of sequences of N2 samples."""
-    rows, workers = split.rows * channels, split.family.workers(spec)
+def inner_scalars(split: Any, spec: Any, rows: int, pairs: int, blocks: int) -> tuple[int, tuple[int, ...]]:
+    """Grid and integers of the rows' kernel: the two planes of a pair are a pair of sequences of N2 samples.
+
+    ``rows``: of all channels of a group.
+    """
+    workers = split.family.workers(spec)
     items = rows * pairs
     per_worker = -(-items // (workers * max(1, blocks)))
     return -(-items // (workers * per_worker)), (items, per_worker, pairs, 2 * pairs, rows, split.inner.n)
@@ -54,6 +55,7 @@ class Stages:
     def __init__(self, convolve: Any, key: tuple[int, int, bool, bool], operands: Callable[..., Any]) -> None:
         index, low_bits, pregate, postgate = key
         self.where, self.split, self.shape = device(index), convolve.split, convolve.shape
+        self.rows = convolve.rows
         self.itemsize = ELEMENT_TYPES[convolve.spectrum.dtype].itemsize
         self.specs = convolve.specs(low_bits, pregate=pregate, postgate=postgate, where=self.where)
         inner = self.split.family
@@ -62,7 +64,7 @@ class Stages:
             launch.load(family, spec, index) for family, spec in zip(families, self.specs, strict=True)
         ]
         self.constants = [
-            operands(family, family.operand_key(spec), index)
+            operands(family, convolve.operand_key(family, spec), index)
             for family, spec in zip((outer_stage, inner, outer_stage), self.specs, strict=True)
         ]
         self.words, self.scales = convolve.spectrum.on_device(index)
@@ -83,7 +85,7 @@ class Stages:
             group.channels, group.pairs, min(2 * group.pairs, batch - first)
         )
         at = (first * channels + group.channel) * length
-        words = self.words + 4 * group.channel * self.split.plan.n
+        words = self.words + 4 * group.channel * self.rows * self.split.inner.n
         scales = self.scales + 4 * group.channel
         return [
             (forward, (("u", at), ("pregate", at), ("z", 0))),
@@ -98,7 +100,7 @@ class Stages:
             forward, inner, inverse = self.specs
             scalars = (pairs, batch, self.shape[1], channels, self.shape[2])
             workers = (self.where.sm_count or 1) * self.loaded[1].blocks_per_sm
-            grid, integers = inner_scalars(self.split, inner, channels, pairs, workers)
+            grid, integers = inner_scalars(self.split, inner, self.rows * channels, pairs, workers)
             first, middle, last = ([c.pointer for c in found] for found in self.constants)
             self._made[size] = (
                 self.loaded[0].launcher(

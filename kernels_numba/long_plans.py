@@ -62,11 +62,17 @@ class Split:
         """The outer factors, the second one if there is no other."""
         return SPLITS[self.rows]
 
-    def spectrum_layout(self, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
-        """Bins [1, N] and weights in the order in which the rows' kernels read a spectrum, row by row; tiles."""
+    def spectrum_layout(
+        self, dtype: str, kept: tuple[int, ...] = ()
+    ) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+        """Bins and weights [1, N] in the order in which the rows' kernels read a spectrum, row by row; tiles.
+
+        ``kept``: of these rows only, if not of all.
+        """
         order, phase, tiles = self.family.spectrum_layout(self.inner, dtype)
-        bins = np.arange(self.rows)[:, None] + self.rows * order[0][None, :]
-        return bins.reshape(1, -1), np.tile(phase, self.rows), self.rows * tiles
+        rows = np.array(kept) if kept else np.arange(self.rows)
+        bins = rows[:, None] + self.rows * order[0][None, :]
+        return bins.reshape(1, -1), np.tile(phase, rows.size), rows.size * tiles
 
 
 def split(plan: Plan, capability: tuple[int, int] = HOPPER) -> Split | None:

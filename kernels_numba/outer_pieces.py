@@ -57,6 +57,21 @@ def rounded_pieces(
     )
 
 
+def group_pieces(runs: list[tuple], first: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """As :func:`rounded_pieces`, with a lane offset of its own for each row group (at most four)."""
+    groups = list(dict.fromkeys(run[:2] for run in runs))
+    return tuple(
+        (groups.index(run[:2]), run[2], tuple(range(first + 4 * i, first + 4 * i + 4)))
+        for i, run in enumerate(runs)
+    )
+
+
+def listed_pieces(spec: Spec) -> tuple:
+    """As :func:`strip_pieces` for four rows, with a lane offset of its own for each; pieces and registers."""
+    words = spec.strip // 16
+    return tuple((e, 0, tuple(range(words * e, words * (e + 1)))) for e in range(4)), 4 * words
+
+
 def strip_pieces(spec: Spec, factor: int, stride: int) -> tuple:
     """A lane's loads: rows t + 4 e of each 16, its columns of a strip; pieces and registers."""
     words = spec.strip // 16

@@ -50,6 +50,14 @@ class Spec:
     copied: bool = False
     """Strips come by asynchronous copies into the exchange, not by loads into registers; strips of 64 columns only."""
 
+    kept: int = 0
+    """Rows of the intermediate that are not left out; 0: none is. Which they are says a table after the constants."""
+
+    @property
+    def rows_kept(self) -> int:
+        """Rows of the intermediate."""
+        return self.kept or self.n1
+
     @property
     def n1(self) -> int:
         """Rows."""
@@ -74,6 +82,7 @@ class Spec:
         live = f"{live}half" if live else ""
         flags = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         way = "inverse" if self.inverse else "forward"
+        flags += f"_rows{self.kept}" if self.kept else ""
         block = f"s{self.strip}_w{self.warps}b{self.blocks}" + ("_copied" if self.copied else "")
         return f"outer_{way}_{parts}{live}_{self.dtype}_v{self.halves}{gates}{flags}_{block}"
 
@@ -122,6 +131,7 @@ def outer_spec(split: Any, dtype: str, *, inverse: bool, **choices: Any) -> Spec
     """The outer stage of a `long_plans.Split`, forward or inverse."""
     a, b = split.pair
     strip, warps, blocks, copied = TUNED[a * b]
+    copied = copied and not (inverse and choices.get("kept"))
     block: dict[str, Any] = {"strip": strip, "warps": warps, "blocks": blocks, "copied": copied}
     return Spec(a, b, split.inner.n, dtype, inverse, **block | choices)
 
@@ -167,14 +177,28 @@ def constants(a: int, b: int, dtype: str, inverse: bool, rows_in: int) -> NDArra
     return words
 
 
-def operand_key(spec: Spec) -> tuple:
-    """What the constant buffer depends on."""
-    return (spec.a, spec.b, spec.dtype, spec.inverse, spec.rows_in)
+def constant_words(spec: Spec) -> int:
+    """Words of the constants; the table of rows follows them."""
+    first, second = (spec.b, spec.a) if spec.inverse and spec.b > 1 else (spec.a, spec.b)
+    between = 0 if spec.b == 1 else second * second // 2 + 2 * spec.n1
+    return first * (first if spec.inverse else spec.rows_in) // 2 + between
 
 
-def operands(a: int, b: int, dtype: str, inverse: bool, rows_in: int) -> tuple[NDArray[np.int32], ...]:
-    """The constant buffer."""
-    return (constants(a, b, dtype, inverse, rows_in),)
+def operand_key(spec: Spec, rows: tuple[int, ...] = ()) -> tuple:
+    """What the constant buffer depends on; ``rows``: those of the intermediate that are kept, if not all."""
+    return (spec.a, spec.b, spec.dtype, spec.inverse, spec.rows_in, rows)
+
+
+def operands(
+    a: int, b: int, dtype: str, inverse: bool, rows_in: int, rows: tuple[int, ...] = ()
+) -> tuple[NDArray[np.int32], ...]:
+    """The constant buffer: the constants, and where each row is in the intermediate (after its end: nowhere)."""
+    words = constants(a, b, dtype, inverse, rows_in)
+    if not rows:
+        return (words,)
+    places = np.full(a * b, len(rows), np.int32)
+    places[list(rows)] = np.arange(len(rows))
+    return (np.concatenate([words, places]),)
 
 
 def min_blocks(spec: Spec) -> int:

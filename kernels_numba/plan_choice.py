@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device
@@ -124,3 +125,41 @@ def _default(
         f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the kernels of {dtype} "
         f"take up to {max(longer or plans)}{reasons}. reference.fftconv computes any length in float64."
     )
+
+
+# ---- spectra with zeros --------------------------------------------------------------------------------------
+def check_pattern(pattern: monarch.SparsityPattern, plan: Plan, mode: str, length: int) -> None:
+    """Raises unless a pattern of zeros is one of the plan's, and leaves results real."""
+    if not isinstance(pattern, monarch.SparsityPattern):
+        raise TypeError(f"pattern: expected a monarch.SparsityPattern, got {type(pattern).__name__}")
+    if pattern.factors != plan.factors:
+        raise ValueError(
+            f"pattern: it has the factors {pattern.factors}, the plan {plan}; make it with this plan, and give the plan"
+        )
+    if plan.packing == "half":
+        raise ValueError('pattern: half-length packing has no zeros yet; take a plan with packing "pair"')
+    if plan.packing == "pair" and not pattern.is_symmetric:
+        raise ValueError("pattern: zeros must be symmetric for real sequences; take pattern.symmetric()")
+    if mode == "circular" and length != plan.n:
+        raise ValueError(
+            f"pattern: a circular convolution of {length} samples on a circle of {plan.n} points would have zeros of "
+            "another spectrum; take a plan of exactly as many points"
+        )
+
+
+def kept_bins(pattern: monarch.SparsityPattern, plan: Plan) -> NDArray[np.bool_]:
+    """[N], by frequency: whether it is kept."""
+    kept = np.zeros(plan.points, np.bool_)
+    kept[plan.frequencies().reshape(-1)] = pattern.kept
+    return kept
+
+
+def rows_kept(pattern: monarch.SparsityPattern | None, plan: Plan) -> tuple[int, ...]:
+    """Rows k1 of a plan with outer stages of which something is kept; () if that is all of them."""
+    if pattern is None:
+        return ()
+    rows = split_of(plan).rows
+    live = kept_bins(pattern, plan).reshape(-1, rows).any(axis=0)
+    if live.all():
+        return ()
+    return tuple(int(row) for row in np.flatnonzero(live)) or (0,)

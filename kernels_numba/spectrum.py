@@ -15,7 +15,7 @@ from kernels_numba.arrays import adapter_of
 from kernels_numba.device import device
 from kernels_numba.families import family_of
 from kernels_numba.long_plans import split_of
-from kernels_numba.plan_choice import choose_plan
+from kernels_numba.plan_choice import check_pattern, choose_plan, kept_bins, rows_kept
 from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
 from monarch import Plan
 
@@ -47,6 +47,8 @@ class Spectrum:
     """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
     outer: bool = False
     """Whether the plan's first factors are outer stages; see `long_plans`."""
+    rows: tuple[int, ...] = ()
+    """With outer stages, the rows k1 that are kept, if some are zero; words are [H, kept N2] then."""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -84,6 +86,7 @@ def prepare_filter(
     channels: int | None = None,
     products: str | None = None,
     on_chip: int | None = None,
+    pattern: monarch.SparsityPattern | None = None,
 ) -> Spectrum:
     """Transform a filter once, for any number of convolutions.
 
@@ -97,6 +100,8 @@ def prepare_filter(
         products: as in :func:`fftconv`.
         on_chip: points of the longest transform that one kernel takes; a longer one gets outer stages. By default all
             that one can take.
+        pattern: which slots of the plan's spectrum are kept; the others are zero. With outer stages, rows of zeros
+            are neither stored nor moved nor convolved. See `sparse_convolution.sparse_fftconv`.
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
@@ -131,6 +136,10 @@ def prepare_filter(
     plan, outer = choose_plan(
         mode, length, shape[-1], plan, products, where, sequences=dtype, on_chip=on_chip
     )
+    if pattern is not None:
+        check_pattern(pattern, plan, mode, length)
+    live = rows_kept(pattern, plan) if pattern is not None and outer else ()
+    choices = (plan, mode, length, shape[-1], "fp32" if products == "complex64" else products)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     index = adapter.index(k)
     stored = "fp32" if products == "complex64" else products
@@ -140,13 +149,13 @@ def prepare_filter(
         index = device_index()
     if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            layout = _layout(plan, mode, length, shape[-1], stored, outer)
+            layout = _layout(*choices, outer, pattern)
             double = np.complex128 if complex_filter else np.float64
             words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
         from kernels_numba.filter_transform import transform
 
-        constants, tiles = _constants(plan, mode, length, shape[-1], stored, index, outer)
+        constants, tiles = _constants(*choices, index, outer, pattern)
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
             return transform(
@@ -155,7 +164,7 @@ def prepare_filter(
 
         words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
     scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
-    return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled, outer)
+    return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled, outer, live)
 
 
 @dataclass(frozen=True)
@@ -191,24 +200,41 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
 
 
 @lru_cache(maxsize=16)
-def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str, outer: bool = False) -> _Layout:
-    """The layout of a plan's spectrum, for filters of so many taps."""
+def _layout(
+    plan: Plan,
+    mode: str,
+    length: int,
+    taps: int,
+    dtype: str,
+    outer: bool = False,
+    pattern: monarch.SparsityPattern | None = None,
+) -> _Layout:
+    """The layout of a plan's spectrum, for filters of so many taps, with the zeros of a pattern."""
     if outer:
-        order, phase, tiles = split_of(plan).spectrum_layout(dtype)
+        order, phase, tiles = split_of(plan).spectrum_layout(dtype, rows_kept(pattern, plan))
     else:
         order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
+    if pattern is not None:
+        phase = phase * kept_bins(pattern, plan)[order]
     return _Layout(plan.n, *_places(mode, length, taps, plan.n), order, phase, tiles, dtype)
 
 
 @lru_cache(maxsize=16)
 def _constants(
-    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int, outer: bool = False
+    plan: Plan,
+    mode: str,
+    length: int,
+    taps: int,
+    dtype: str,
+    index: int,
+    outer: bool = False,
+    pattern: monarch.SparsityPattern | None = None,
 ) -> tuple[dict[str, Any], int]:
     """A layout in the memory of GPU ``index``, as `filter_transform.transform` wants it; tiles."""
     from kernels_numba import filter_transform as on_gpu
     from kernels_numba.launch import DeviceBuffer
 
-    layout = _layout(plan, mode, length, taps, dtype, outer)
+    layout = _layout(plan, mode, length, taps, dtype, outer, pattern)
     host = {
         "table": on_gpu.tables(layout.n, dtype)[0],
         "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),

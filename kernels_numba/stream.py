@@ -292,9 +292,10 @@ class FFTConvStream:
         for pointer in pointers:
             low |= pointer & 15
         halves = next(v for v in (8, 4, 2, 1) if samples % v == 0 and low % (2 * v) == 0)
-        key = (samples, halves, *(g in given for g in GATES), self._place)
+        gates = ("pregate" in given, "postgate" in given)
+        key = (samples, halves, gates, self._place)
         if key not in self._launches:
-            self._launches[key] = windows.launcher(self.spectrum, rows, halves, (key[2], key[3]), self._place)
+            self._launches[key] = windows.launcher(self.spectrum, rows, halves, gates, self._place)
         for b in range(self.shape[0]):
             self._launches[key](self._stream, *(p + 2 * b * each for p in pointers))
 
