@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from test_kernel_counts import flat
 
-from costmodel import outer_counts
-from kernels_numba import FFTConv, outer_spec, outer_stage, prepare_filter
+import costmodel
+import costmodel.fftconv
+from costmodel import long_counts, outer_counts
+from kernels_numba import FFTConv, long_groups, long_plans, outer_spec, outer_stage, prepare_filter
 from kernels_numba.long_launch import outer_grid
 from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.machine import Buffer, Machine
@@ -92,3 +94,26 @@ def test_a_long_convolution_moves_what_is_said() -> None:
     assert counters.global_read_bytes["u"] == sequences == counters.global_written_bytes["y"]
     assert counters.global_read_bytes["workspace"] == 2 * planes == counters.global_written_bytes["workspace"]
     assert counters.global_read_bytes["spectrum"] >= 4 * 2 * plan.n
+
+
+def test_the_model_knows_what_the_kernels_choose() -> None:
+    assert long_counts.SPLITS == outer_spec.SPLITS and long_counts.BLOCKS == outer_spec.TUNED
+    assert long_counts.GROUP_BYTES == long_groups.GROUP_BYTES and long_counts.LONGEST == long_plans.LONGEST
+    for n, plan in long_plans.default_long_plans().items():
+        rows, row_plan = long_counts.split(plan)
+        made = long_plans.split_of(plan)
+        assert (rows, row_plan.factors) == (made.rows, made.inner.factors)
+        assert plan.factors in long_counts.factor_lists(n, plan.order)
+
+
+def test_predicted_times_of_long_convolutions() -> None:
+    """Three kernels, one after the other, above the bytes that they must move."""
+    found = costmodel.predict(2**20, gpu="h200-sxm", batch=8, channels=48)
+    best = found.best_with_kernel
+    assert len(best.counts.stages) == 3 and best.counts.launches == 9  # in three groups
+    moved = sum(stage.device_bytes for stage in best.counts.stages)
+    assert moved == 12 * 8 * 48 * 2**20 + 4 * 48 * 2**20 == best.counts.device_bytes
+    assert moved / 4.3e12 < best.time_s < 2 * moved / 4.3e12
+    assert "3 kernels, one after the other" in costmodel.fftconv.explain(
+        costmodel.predict(2**20, gpu="h200-sxm", batch=8, channels=48, order=5)
+    )
