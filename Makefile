@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-gpu measure notebooks lint clean
+.PHONY: help demo test test-gpu sanitize measure notebooks lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -31,6 +31,9 @@ test: $(READY) ## every test that needs no GPU (and the GPU ones where there is 
 
 test-gpu: $(READY) ## the tests that need a GPU (it compiles hundreds of kernels: minutes); fails without a GPU
 	@$(BIN)/python -m pytest tests -m gpu --require-gpu --hypothesis-profile=ci
+
+sanitize: $(READY) ## every kernel family under compute-sanitizer (needs a GPU and the CUDA toolkit)
+	@$(BIN)/python tests/sanitize.py
 
 measure: $(READY) ## time the kernels on this machine's GPU and write the measurement files
 	@$(BIN)/python -m costmodel measure

@@ -35,6 +35,11 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (48, 16, 32): (1, 8, 1, False),
 }
 """By factors, as the kernel chooses: blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
+OTHER_SHAPE = (1, 8, 1, False)
+"""The same for the other lists that it takes."""
+OTHERS = [
+    (n1, n2, n3) for n2 in (16, 32) for n3 in (16, 32) for n1 in range(16, 112, 16) if n1 * n2 * n3 <= 32768
+]
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,8 @@ class Shape:
 def shapes(packing: str) -> list[tuple[int, ...]]:
     """The factor lists that the kernel takes with a packing."""
     least = {"pair": 8, "half": 16}.get(packing)
-    return [f for f in SHAPES if least is not None and f[0] >= least]
+    known = [*SHAPES, *(f for f in OTHERS if f not in SHAPES)]
+    return [f for f in known if least is not None and f[0] >= least]
 
 
 def fold_of(n1: int) -> int:
@@ -76,7 +82,7 @@ def block_shape(
 ) -> Shape | None:
     """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little."""
     n1, n2, n3 = factors
-    blocks, warps, ring, tables = SHAPES[factors]
+    blocks, warps, ring, tables = SHAPES.get(factors, OTHER_SHAPE)
     if pregate or postgate:
         blocks, warps, ring, tables = min(3, blocks * warps // min(warps, 4)), min(warps, 4), 1, False
     pair_words = n2 * (2 * n3 + 8) + (

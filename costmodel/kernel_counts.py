@@ -20,11 +20,11 @@ from costmodel import block_counts, deep_counts, float_counts, group_counts, lon
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
-FACTORS = ((16, 16), (16, 32), (32, 16), (32, 32), (48, 16), (48, 32))
+FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
 WARPS = 4
 REGISTERS_PER_SM = 65536
-REGISTERS = {256: 72, 512: 112, 768: 144, 1024: 168, 1536: 240}
-GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1536: 240}
+REGISTERS = {256: 72, 512: 112, 768: 144, 1024: 168, 1280: 216, 1536: 240, 1792: 256}
+GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1280: 240, 1536: 240, 1792: 256}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
 
 

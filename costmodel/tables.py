@@ -198,7 +198,7 @@ def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:
                 _provider(row),
                 units.microseconds(row.median_us),
                 units.microseconds_between(row.p20_us, row.p80_us),
-                f"{row.rel_err:.1e}",
+                f"{row.rel_err:.1e}".replace("e-0", "e-"),
             ]
             for row in own
         ]

@@ -8,8 +8,9 @@ from typing import Any
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan
 
-FIRST_FACTORS = (8, 16, 32, 48)
 INNER_FACTORS = (16, 32)
+LARGEST_FIRST, MOST_POINTS = 96, 32768
+"""What fits on chip: factors and strips, whose size is that of the first factor, and the exchange."""
 STRIP = 32
 STRIP_WORDS = 72
 """Words of one strip in the second exchange: 32 columns, two parts, and padding against bank conflicts."""
@@ -30,7 +31,19 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
 """By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory. Measured fastest
 on an H200, without gates."""
 
-FACTORS = tuple(TUNED)
+UNTUNED = (1, 8, 1, False)
+"""The same for other factors."""
+
+FACTORS = (
+    (8, 16, 16),
+    *(
+        (n1, n2, n3)
+        for n2 in INNER_FACTORS
+        for n3 in INNER_FACTORS
+        for n1 in range(16, LARGEST_FIRST + 1, 16)
+        if n1 * n2 * n3 <= MOST_POINTS
+    ),
+)
 """The factors this kernel takes,"""
 PACKINGS = {"pair": FACTORS, "half": tuple(f for f in FACTORS if f[0] >= 16)}
 """and with which packing."""
@@ -201,10 +214,11 @@ def make_spec(
     if plan.packing not in PACKINGS or plan.factors not in PACKINGS[plan.packing]:
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
-            f"a factor out of {FIRST_FACTORS} and two out of {INNER_FACTORS} (8 only with packing 'pair')"
+            f"a multiple of 16 to {LARGEST_FIRST} and two out of {INNER_FACTORS}, {MOST_POINTS} points at most; "
+            "8x16x16 with packing 'pair'"
         )
     n1, n2, n3 = plan.factors
-    _, warps, ring, in_shared = TUNED[n1, n2, n3]
+    _, warps, ring, in_shared = TUNED.get(plan.factors, UNTUNED)
     if pregate or postgate:
         # Gates take shared memory and registers; more blocks are worth more than the rest.
         warps, ring, in_shared = min(warps, 4), 1, False
@@ -226,5 +240,5 @@ def make_spec(
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    blocks, warps, _, _ = TUNED[spec.n1, spec.n2, spec.n3]
+    blocks, warps, _, _ = TUNED.get((spec.n1, spec.n2, spec.n3), UNTUNED)
     return min(3, blocks * warps // min(warps, 4)) if spec.pregate or spec.postgate else blocks

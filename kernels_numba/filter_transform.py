@@ -380,7 +380,9 @@ def transform(
     from kernels_numba import launch
 
     there = adapter.index(k) == index
-    source = adapter.packed(k) if there else launch.DeviceBuffer.of(adapter.packed(k), index)
+    source = adapter.packed(k)
+    if adapter_of(source, "k").index(source) != index:  # not every library packs on the device
+        source = launch.DeviceBuffer.of(source, index)
     make = adapter.empty if there else launch.DeviceBuffer
     parts, positions = constants["places"].shape
     n, width = constants["numbers"].shape[0], 2 if dtype == "fp32" else 1

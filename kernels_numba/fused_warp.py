@@ -34,8 +34,8 @@ from kernels_numba.warp_operands import operand_key, operands
 from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
 from monarch import Plan
 
-FACTORS = ((16, 16), (16, 32), (32, 16), (32, 32), (48, 16), (48, 32))
-"""The factors this kernel takes,"""
+FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
+"""The factors this kernel takes: as many points as a warp's registers hold,"""
 PACKINGS = {"pair": FACTORS}
 """and with which packing."""
 HALVES_PER_COPY = 8

@@ -6,7 +6,8 @@ GPU, and the figures are compared with the committed table (``resources.csv``): 
 of tensor-core instructions, double-precision arithmetic, or eight registers more is a failure.
 
 Without options: print the table as CSV, and exit with 1 if it is worse than the committed one. ``--write`` commits
-what was found. ``--arch sm_90 ...`` restricts it to some architectures.
+what was found, ``--add`` only compiles kernels that have no row yet. ``--arch sm_90 ...`` restricts it to some
+architectures.
 """
 
 from __future__ import annotations
@@ -49,17 +50,18 @@ REGENERATE = "`python -m kernels_numba.resources --write` makes the table anew"
 def kernels() -> Iterator[tuple[Any, Any]]:
     """(family, spec) of every kernel in the table.
 
-    Order 2: all factor lists in both formats, the gated and guarded kernel of the shortest and the longest, and the
-    causal one of the longest. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
+    Order 2: the default plans, and 32x16, in both formats, the gated and guarded kernel of 256 and of 1024 points, and
+    the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
     default plans, and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in both
     formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants
     at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
     shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
     copy.
     """
-    for factors in fused_warp.FACTORS:
+    warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
+    for plan in (*warp, Plan(512, (32, 16))):
         for dtype in ("fp16", "bf16"):
-            yield _kernel(Plan(prod(factors), factors), dtype)
+            yield _kernel(plan, dtype)
     for n1 in (16, 32):
         yield _kernel(Plan(n1 * n1, (n1, n1)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(1024, (32, 32), signal=512, wanted=512), "fp16")
@@ -229,6 +231,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--write", action="store_true", help=f"write {TABLE.name} instead of comparing with it"
     )
     parser.add_argument(
+        "--add",
+        action="store_true",
+        help=f"write {TABLE.name} with the rows that it lacks and without those of no kernel",
+    )
+    parser.add_argument(
         "--arch", nargs="+", default=ARCHITECTURES, metavar="sm_90", help="default: %(default)s"
     )
     chosen = parser.parse_args(arguments)
@@ -247,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (family, spec, arch)
         for family, spec in kernels()
         for arch in archs
-        if runs_on(family, capability(arch))
+        if runs_on(family, capability(arch)) and not (chosen.add and (spec.name, arch) in kept)
     ]
     started = time.perf_counter()
     for number, (family, spec, arch) in enumerate(todo, start=1):
@@ -256,10 +263,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong += problems(row, kept.get((spec.name, arch)))
         if time.perf_counter() - started > 2:
             print(f"[{number}/{len(todo)}] {spec.name} {arch}: {row['registers']} registers", file=sys.stderr)
-    if chosen.write:
-        # Architectures that were not asked for keep their rows, as long as the kernel exists.
+    if chosen.write or chosen.add:
+        # What was not asked for keeps its row, as long as the kernel exists.
         names = {spec.name: place for place, (_, spec) in enumerate(kernels())}
-        others = [row for (name, arch), row in kept.items() if name in names and arch not in archs]
+        found = {(row["kernel"], row["arch"]) for row in rows}
+        others = [row for key, row in kept.items() if key[0] in names and key not in found]
         rows = sorted([*rows, *others], key=lambda row: (names[row["kernel"]], capability(row["arch"])))
         with TABLE.open("w", newline="", encoding="utf-8") as file:
             _write(file, rows)

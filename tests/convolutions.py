@@ -14,7 +14,7 @@ import monarch
 import reference
 from monarch import Plan
 
-FACTORS = ((16, 16), (16, 32), (32, 16), (48, 16), (32, 32), (64, 32))
+FACTORS = ((16, 16), (16, 32), (32, 16), (48, 16), (80, 16), (32, 32), (64, 32))
 PRIMES = (1, 2, 3, 7, 31, 97, 127, 251, 509, 1021)
 
 

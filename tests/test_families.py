@@ -7,9 +7,10 @@ from math import prod
 
 import numpy as np
 import pytest
+import sanitize
 
 import kernels_numba
-from kernels_numba import families, prepare_filter, spectrum
+from kernels_numba import families, fused_float, prepare_filter, spectrum
 from kernels_numba.device import Device
 from monarch import Plan
 
@@ -69,3 +70,8 @@ def test_every_kernel_is_a_plan() -> None:
             for factors in lists:
                 plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
                 assert families.family_of(plan) is family
+
+
+def test_every_family_has_a_part_under_the_sanitizer():
+    families_here = {family.__name__.rpartition("fused_")[2] for family in (*families.FAMILIES, fused_float)}
+    assert families_here <= set(sanitize.PARTS)

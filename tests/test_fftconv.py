@@ -18,7 +18,8 @@ from strategies import seeds
 
 import kernels_numba
 import reference
-from kernels_numba import FFTConv, prepare_filter
+from kernels_numba import FFTConv, fused_block, prepare_filter
+from kernels_numba.block_spec import TUNED
 from monarch import Plan
 
 # Where there is a GPU, arrays of the host are copied to it, and these tests test its body.
@@ -64,6 +65,23 @@ def test_a_wrong_result_would_be_noticed(factors: tuple[int, int], dtype: str) -
     for wrong in (np.roll(y, 1, axis=-1), y[::-1], y[:, ::-1], np.zeros_like(y), -y):
         with pytest.raises(AssertionError):
             reference.check_close(wrong, reference.fftconv(u, k), u, k, bound=bound, pairs=True)
+
+
+UNTUNED = [(n1, 16) for n1 in (64, 96, 112)] + [f for f in fused_block.FACTORS if f not in TUNED]
+
+
+@pytest.mark.parametrize("factors", UNTUNED, ids=str)
+def test_lists_that_were_not_tuned_are_right_too(factors: tuple[int, ...]) -> None:
+    """Every list of multiples of 16 that fits, causal, of odd length, with a gate."""
+    n = prod(factors)
+    length = n // 2 - 5
+    u, gate, k = noise((3, 1, length), "fp16"), noise((3, 1, length), "fp16", 1), filters(1, length)
+    y = kernels_numba.fftconv(
+        u, k, mode="causal", pregate=gate, plan=Plan(n, factors), out=np.full_like(u, np.nan)
+    )
+    exact = reference.fftconv(u, k, mode="causal", pregate=gate)
+    found = reference.relative_error(y, exact, u, k, pairs=True, pregate=gate)
+    assert found.worst <= reference.fftconv_bound(len(factors), "fp16", gates=1) * scatter(length)
 
 
 ORDER_3 = [(n, factors) for n, factors in kernels_numba.families.DEFAULT_FACTORS.items() if len(factors) == 3]

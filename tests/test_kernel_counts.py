@@ -20,11 +20,12 @@ from kernels_numba import (
     fused_warp,
     prepare_filter,
 )
+from kernels_numba.block_spec import TUNED
 from kernels_numba.families import DEFAULT_FACTORS, FAMILIES, HALVED_FACTORS, default_plan, family_of
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
-FACTORS = [(16, 16), (16, 32), (32, 16), (32, 32), (48, 16), (48, 32)]
+FACTORS = fused_warp.FACTORS
 HALVES = st.sampled_from([1, 2, 4, 8])
 
 
@@ -200,7 +201,7 @@ def test_block_counts_of_half_length_packing(dtype, batch, channels, length, gat
     block_case(half_plan((16, 16, 16)), dtype, batch, channels, length, gates, blocks, size)
 
 
-@pytest.mark.parametrize("factors", [f for f in fused_block.PACKINGS["half"] if f != (16, 16, 16)])
+@pytest.mark.parametrize("factors", [f for f in TUNED if f[0] >= 16 and f != (16, 16, 16)] + [(80, 16, 16)])
 def test_block_counts_of_every_half_length_list(factors):
     """Each list once; conflicts are those of the one gather alone, as many as the mirrors of its rows say."""
     plan = half_plan(factors)
@@ -313,12 +314,19 @@ def test_conflicts_of_the_mirrored_gather(n2, n3):
     assert found["bank_conflicts"] == 2 * extra == n3 + 4  # real and imaginary parts
 
 
-@pytest.mark.parametrize("factors", [f for f in fused_block.FACTORS if f != (16, 16, 16)])
+@pytest.mark.parametrize("factors", [f for f in TUNED if f != (16, 16, 16)])
 @pytest.mark.parametrize("fraction, step", [(1.0, 0), (0.5, 4), (0.6, 1)])
 def test_block_counts_of_every_factor_list(factors, fraction, step):
     """Each list in full, causal and at a length that allows no wide access, where the batch is odd."""
     length = int(fraction * prod(factors)) // 8 * 8 - step
     block_case(Plan(prod(factors), factors), "fp16", 1, 1, length, (step == 4, step == 4), 1, 1.0)
+
+
+@pytest.mark.parametrize("factors", [f for f in fused_block.FACTORS if f not in TUNED])
+def test_block_counts_of_lists_that_were_not_tuned(factors):
+    """Each of them once."""
+    n = prod(factors)
+    block_case(Plan(n, factors), "fp16", 1, 1, n // 2 - 4, (False, True), 1, 1.0)
 
 
 @given(

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import compare, gpus, measurements
+from costmodel import compare, gpus, measurements, speed_report
 from costmodel.compare import Comparison, Pair
 from costmodel.errors import MeasurementError
 from costmodel.measurements import HEADER, Row
@@ -271,21 +270,21 @@ def test_compare_reads_the_files_and_predicts_each_row(tmp_path):
     assert [d.kind for d in found.decisions] == ["order"]
 
 
-def test_the_readme_says_how_far_predictions_are_off():
-    """Its table is what `costmodel compare` finds in the committed measurements."""
-    from costmodel import compare_linear, decode_attention
+@pytest.mark.parametrize("table", speed_report.TABLES, ids=lambda table: table.name)
+def test_tables_of_documents_are_those_of_the_measurements(table: speed_report.Table):
+    old, new = table.replaced()
+    assert old == new, "python -m costmodel.speed_report --write"
 
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    table = text.partition("<!-- prediction-error: begin -->\n")[2].partition(
-        "<!-- prediction-error: end -->"
-    )[0]
-    found = {
-        "fftconv": compare.compare("h200-sxm").summary(),
-        "linear": compare_linear.compare("h200-sxm").summary(),
-        "decode_attention": decode_attention.compare("h200-sxm").summary(),
-    }
-    rows = [
-        f"| `{name}` | {s['cases']} | {100 * s['median_abs_rel_error']:.1f} % | {100 * s['p90_abs_rel_error']:.1f} % |"
-        for name, s in found.items()
-    ]
-    assert table.splitlines()[2:] == rows
+
+def test_a_stale_table_is_found_and_written(tmp_path, monkeypatch, capsys):
+    table = speed_report.Table("page.md", "numbers", lambda old: [*old, "| 3 |"])
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- numbers: begin -->\n| 1 |\n<!-- numbers: end -->\nafter\n")
+    monkeypatch.setattr(speed_report, "ROOT", tmp_path)
+    monkeypatch.setattr(speed_report, "TABLES", (table,))
+    assert speed_report.main([]) == 1 and "not as measured" in capsys.readouterr().err
+    assert speed_report.main(["--write"]) == 0
+    assert page.read_text() == "before\n<!-- numbers: begin -->\n| 1 |\n| 3 |\n<!-- numbers: end -->\nafter\n"
+    page.write_text("nothing here")
+    with pytest.raises(ValueError, match=r"page.md: no place for a table between <!-- numbers: begin -->"):
+        table.replaced()

@@ -128,7 +128,7 @@ def test_save_refuses_other_endings(tmp_path):
 # Notebooks.
 
 
-PICTURES = {"01_decomposition": 10, "02_async_softmax": 1, "03_dispatch": 3, "05_new_gpu": 4}
+PICTURES = {"01_decomposition": 10, "02_async_softmax": 2, "03_dispatch": 3, "05_new_gpu": 4}
 """Every picture that a notebook shows."""
 
 

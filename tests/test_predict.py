@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel
-from costmodel import block_counts, fftconv, fit, gpus, kernel_counts, timing, units
 from costmodel import counts as counting
+from costmodel import fftconv, fit, gpus, kernel_counts, timing, units
 from costmodel.counts import Counts, analytic
+from kernels_numba.block_spec import TUNED
 from kernels_numba.families import DEFAULT_FACTORS, FAMILIES, default_plans
 from monarch import Plan, plan
 
@@ -106,7 +107,7 @@ def test_analytic_counts_are_those_of_the_kernel_where_there_is_one(factors):
     assert rough.warp_instructions == pytest.approx(exact.warp_instructions, rel=0.05)
 
 
-@pytest.mark.parametrize("factors", [f for f in block_counts.SHAPES if min(f) > 8])
+@pytest.mark.parametrize("factors", [f for f in TUNED if min(f) > 8])
 @pytest.mark.parametrize("variant", ["plain", "gated"])
 @pytest.mark.parametrize("packing", ["pair", "half"])
 def test_analytic_counts_are_near_the_block_kernels(factors, variant, packing):

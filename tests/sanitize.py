@@ -1,0 +1,169 @@
+"""Run every kernel family under compute-sanitizer: ``make sanitize``, or ``python tests/sanitize.py [part ...]``.
+
+Each part is a process of its own that runs a few small cases of a family and holds their results against the exact
+reference; memcheck finds accesses out of bounds, racecheck shared memory that two threads use without meeting between.
+Parts run side by side. Needs a GPU and ``compute-sanitizer`` (CUDA toolkit); exits with 1 if anything is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import prod
+
+import numpy as np
+
+import kernels_numba
+import reference
+from monarch import Plan
+
+TOOLS = ("memcheck", "racecheck")
+CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
+RAN = "all results are right"
+
+
+def _random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def convolve(*plans: Plan, dtype: str = "fp16") -> None:
+    """Whole, and causal of odd length with gates where the dtype has them; three sequences, so that one is alone."""
+    kind = {"fp16": np.float16, "fp32": np.float32, "complex64": np.complex64}[dtype]
+    for plan in plans:
+        for mode, length, gated in (("circular", plan.n, False), ("causal", plan.n // 2 - 3, True)):
+            u, k = _random(3, 2, length).astype(kind), _random(2, length, seed=1) / length**0.5
+            names = ("pregate", "postgate") if gated and dtype != "complex64" else ()
+            gates = {name: _random(*u.shape, seed=2).astype(kind) for name in names}
+            y = kernels_numba.fftconv(u, k, mode=mode, plan=plan, **gates)
+            exact = reference.fftconv(u, k, mode=mode, **gates)
+            if dtype == "fp16":
+                pairs = plan.packing == "pair"
+                found = reference.relative_error(y, exact, u, k, pairs=pairs, **gates).overall
+                bound = 1.3 * reference.fftconv_bound(plan.order, dtype, gates=len(gates))
+            else:
+                found, bound = np.linalg.norm(y - exact) / np.linalg.norm(exact), 1e-6
+            assert found <= bound, f"{plan} {mode}: error {found}, bound {bound}"
+
+
+def transform_filters() -> None:
+    """Filters of several lengths and types, whose spectra are made on the GPU."""
+    for n, dtype in ((256, "fp16"), (768, "fp16"), (4096, "fp32"), (65536, "fp16")):
+        for kind in (np.float16, np.float32, np.float64):
+            k = (_random(3, n) / n**0.5).astype(kind)
+            spectrum = kernels_numba.prepare_filter(k, length=n, dtype=dtype)
+            words, _ = spectrum.on_host()
+            assert np.isfinite(words.view(np.float32 if dtype == "fp32" else np.float16).astype(float)).all()
+
+
+def attend() -> None:
+    """Groups of one and of eight, one token and several, splits, and rows that fall back."""
+    for heads, tokens, splits, scale in ((4, 1, 3, 1.0), (32, 1, 2, 40.0), (8, 4, 1, 1.0)):
+        q = (scale * _random(2, tokens, heads, 64)).astype(np.float16)
+        k, v = (_random(2, 203, 4, 64, seed=s).astype(np.float16) for s in (1, 2))
+        y = kernels_numba.decode_attention(q, k, v, phi=0.0, bounds=(-10.0, 10.0), splits=splits)
+        exact = reference.decode_attention(q, k, v, variant="sync")
+        assert np.linalg.norm(y - exact) <= 2e-3 * np.linalg.norm(exact), (heads, tokens, splits)
+
+
+def normalise() -> None:
+    """Softmax of short and long rows, in range and out of it."""
+    for n, scale in ((37, 1.0), (5000, 1.0), (300, 20.0)):
+        x = (scale * _random(9, n)).astype(np.float16)
+        for scheme in ({"phi": 0.0, "bounds": (-8.0, 8.0)}, {"variant": "sync"}):
+            y = kernels_numba.softmax(x, **scheme)
+            assert np.abs(y - reference.softmax(x, variant="sync")).max() <= 1e-3, (n, scheme)
+
+
+def multiply(impl: str, most: int) -> None:
+    """Linear layers of up to ``most`` rows, with remainders everywhere and without."""
+    for m, n, k in ((3, 130, 263), (most, 256, 512), (most, 201, 1024)):
+        x, w = _random(m, k).astype(np.float16), _random(n, k, seed=1).astype(np.float16)
+        y = kernels_numba.linear(x, w, impl=impl)
+        exact = reference.linear(x, w)
+        assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (impl, m, n, k)
+
+
+def _plans(*lists: tuple[int, ...], packing: str = "pair") -> tuple[Plan, ...]:
+    return tuple(Plan(prod(f) * (2 if packing == "half" else 1), f, packing=packing) for f in lists)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "warp": partial(convolve, *_plans((16, 16), (32, 32), (48, 32))),
+    "group": partial(convolve, *_plans((64, 32), (64, 64), (64, 128))),
+    "block": partial(convolve, *_plans((8, 16, 16), (16, 16, 16), (16, 16, 32))),
+    "block-large": partial(convolve, *_plans((32, 32, 32), (48, 16, 16))),
+    "block-half": partial(convolve, *_plans((16, 16, 16), (32, 32, 32), packing="half")),
+    "deep": partial(convolve, *_plans((16, 8, 16, 16))),
+    "deep-half": partial(convolve, *_plans((16, 8, 16, 16), packing="half")),
+    "float": partial(
+        convolve, *(kernels_numba.families.default_plan(n, "fp32") for n in (256, 1024, 4096)), dtype="fp32"
+    ),
+    "float-large": partial(
+        convolve, *(kernels_numba.families.default_plan(n, "fp32") for n in (16384, 32768)), dtype="fp32"
+    ),
+    "complex": partial(convolve, kernels_numba.families.default_plan(1024, "complex64"), dtype="complex64"),
+    "filter": transform_filters,
+    "attention": attend,
+    "softmax": normalise,
+    "gemv": partial(multiply, "gemv", 4),
+    "flat": partial(multiply, "flat", 33),
+    "full": partial(multiply, "full", 130),
+}
+
+
+def check(part: str, tool: str, limit_s: float) -> tuple[bool, str]:
+    """Whether a part is clean under a tool, and what to say about it."""
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--print-limit", "5"]
+    command += [sys.executable, __file__, "--here", part]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return False, f"not finished after {limit_s:.0f} s"
+    text = done.stdout + done.stderr
+    clean = CLEAN.search(text) is not None and RAN in text and done.returncode == 0
+    return clean, "clean" if clean else "\n" + "\n".join(text.splitlines()[-30:])
+
+
+def main() -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python tests/sanitize.py", description=str(__doc__).split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)} (all)")
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="memcheck or racecheck (both)")
+    parser.add_argument("--jobs", type=int, default=8, help="processes side by side (%(default)s)")
+    parser.add_argument("--limit", type=float, default=600, help="seconds a part may take (%(default)s)")
+    parser.add_argument("--here", metavar="PART", choices=PARTS, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.here:
+        warnings.simplefilter("ignore", kernels_numba.HostCopyWarning)
+        PARTS[chosen.here]()
+        print(RAN)
+        return 0
+    unknown = sorted(set(chosen.parts) - set(PARTS))
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: accepted are {', '.join(PARTS)}")
+    here = kernels_numba.device()
+    if not here.is_gpu or not shutil.which("compute-sanitizer"):
+        missing = "compute-sanitizer, which the CUDA toolkit has" if here.is_gpu else f"a GPU ({here.reason})"
+        print(f"this needs {missing}", file=sys.stderr)
+        return 4
+    failed = 0
+    jobs = [(part, tool) for part in chosen.parts or PARTS for tool in chosen.tool or TOOLS]
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for (part, tool), (clean, text) in zip(
+            jobs, pool.map(lambda job: check(*job, limit_s=chosen.limit), jobs), strict=True
+        ):
+            failed += not clean
+            print(f"{part:12s} {tool:10s} {text}", flush=True)
+    print(f"{len(jobs) - failed} of {len(jobs)} clean")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
