@@ -111,8 +111,8 @@ def main(
     With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
     linear layers, those of ``models`` (by default all), and their dispatch tables too.
     """
-    if op not in (None, "fftconv", "linear", "decode_attention"):
-        render.note(f"op: accepted are fftconv, linear and decode_attention, got {op!r}")
+    if op not in (None, "fftconv", "long", "linear", "decode_attention"):
+        render.note(f"op: accepted are fftconv, long, linear and decode_attention, got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -140,11 +140,15 @@ def main(
         render.note(f"wrote {written} rows to {measurements.path_of(gpu.slug, op)}")
         return 0
     written = 0
-    path = measurements.path_of(gpu.slug, op or "fftconv")
+    path = measurements.path_of(gpu.slug, "fftconv" if op in (None, "long") else op)
     if op == "decode_attention":
         from costmodel.measure_attention import run as attention
 
         rows = attention(quick=quick)
+    elif op == "long":
+        from costmodel.measure_long import run as long
+
+        rows = long(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short
