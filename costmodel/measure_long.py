@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import monarch
@@ -30,7 +31,9 @@ SHAPES = {
     16777216: (2, 4),
 }
 """B and H by N, the published ones and two more."""
-ALONE = (1048576, 4194304)
+FIRST = (131072, 1048576, 4194304, 262144, 2097152)
+"""The lengths that are measured first."""
+ALONE = (4194304, 1048576)
 """Lengths of one sequence alone."""
 LADDER: dict[int, tuple[int, ...]] = {
     50: (8, 0, 0, 0, 0),
@@ -43,7 +46,7 @@ LADDER: dict[int, tuple[int, ...]] = {
 LADDER_PLAN = Plan(2097152, (16, 16, 16, 16, 32))
 PARTIAL_SAMPLES = 1048576
 PARTIAL_TAPS = (256, 1024, 2048, 8192)
-REPLAYS = 20
+REPLAYS = 12
 
 
 @dataclass(frozen=True)
@@ -94,21 +97,38 @@ class _Way:
 
 
 def cases(*, quick: bool = False) -> Iterator[Long]:
-    """What is measured."""
-    for n, (batch, channels) in SHAPES.items():
-        if quick and n not in (131072, 1048576):
-            continue
-        yield Long(n, n, batch, channels)
-        if n in (131072, 1048576, 4194304) and not quick:
-            yield Long(n, n // 2, batch, channels, "causal")
-    for n in () if quick else ALONE:
+    """What is measured, the cases that say most first."""
+    for n in (131072, 1048576) if quick else FIRST:
+        yield Long(n, n, *SHAPES[n])
+    yield _partial(2048)
+    if quick:
+        return
+    for percent in (75, 91):
+        yield Long(2097152, 2097152, *SHAPES[2097152], f"sparse-{percent}", zeros=LADDER[percent])
+    for n in ALONE:
         yield Long(n, n, 1, 1)
-    for percent, zeros in () if quick else LADDER.items():
-        yield Long(2097152, 2097152, *SHAPES[2097152], f"sparse-{percent}", zeros=zeros)
-    for taps in PARTIAL_TAPS[2:3] if quick else PARTIAL_TAPS:
-        need = PARTIAL_SAMPLES + taps - 1
-        n = min(n for n in _lengths() if n >= need)
-        yield Long(n, PARTIAL_SAMPLES, *SHAPES[PARTIAL_SAMPLES], f"partial-{taps}", taps=taps)
+    for n in (131072, 1048576, 4194304):
+        yield Long(n, n // 2, *SHAPES[n], "causal")
+    for percent in (50, 79, 84):
+        yield Long(2097152, 2097152, *SHAPES[2097152], f"sparse-{percent}", zeros=LADDER[percent])
+    for taps in PARTIAL_TAPS:
+        if taps != 2048:
+            yield _partial(taps)
+    for n in SHAPES:
+        if n not in FIRST:
+            yield Long(n, n, *SHAPES[n])
+
+
+@cache
+def _pattern(zeros: tuple[int, ...]) -> SparsityPattern:
+    return SparsityPattern.middles(LADDER_PLAN, zeros)
+
+
+def _partial(taps: int) -> Long:
+    """A short filter over a long signal, on the shortest transform that holds both."""
+    need = PARTIAL_SAMPLES + taps - 1
+    n = min(n for n in _lengths() if n >= need)
+    return Long(n, PARTIAL_SAMPLES, *SHAPES[PARTIAL_SAMPLES], f"partial-{taps}", taps=taps)
 
 
 def _lengths() -> list[int]:
@@ -126,21 +146,24 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     torch = need_torch()
     stamp = (datetime.date.today().isoformat(), commit())
     for case in cases(quick=quick):
-        generator = torch.Generator(device="cuda").manual_seed(case.n)
-        shape = (case.batch, case.channels, case.length)
-        u = torch.randn(shape, device="cuda", generator=generator).half()
-        taps = case.taps or case.length
-        k = torch.randn((case.channels, taps), device="cuda", generator=generator, dtype=torch.float64)
-        k /= math.sqrt(taps)
-        said = []
-        for way in _ways(case, u, k, torch):
-            row = _row(case, way, u, k, torch, stamp)
-            said.append(f"{row.provider} {row.median_us:.0f} us, error {row.rel_err:.1e}")
-            yield row, way.bound
-            torch.cuda.empty_cache()
-        render.note(f"{case.name}: {'; '.join(said)}")
-        del u, k
+        yield from rows_of(case, torch, stamp)
+
+
+def rows_of(case: Long, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
+    """The rows of one case with their bounds; ``stamp`` is the date and the commit."""
+    generator = torch.Generator(device="cuda").manual_seed(case.n)
+    shape = (case.batch, case.channels, case.length)
+    u = torch.randn(shape, device="cuda", generator=generator).half()
+    taps = case.taps or case.length
+    k = torch.randn((case.channels, taps), device="cuda", generator=generator, dtype=torch.float64)
+    k /= math.sqrt(taps)
+    said = []
+    for way in _ways(case, u, k, torch):
+        row = _row(case, way, u, k, torch, stamp)
+        said.append(f"{row.provider} {row.median_us:.0f} us, error {row.rel_err:.1e}")
+        yield row, way.bound
         torch.cuda.empty_cache()
+    render.note(f"{case.name}: {'; '.join(said)}")
 
 
 def _ways(case: Long, u: Any, k: Any, torch: Any) -> Iterator[_Way]:
@@ -159,7 +182,7 @@ def _ways(case: Long, u: Any, k: Any, torch: Any) -> Iterator[_Way]:
         yield _Way("ours", "fp16", tiled, y, note, reference.fftconv_bound(3, "fp16"))
         y = torch.full_like(u, math.nan)
     plan = LADDER_PLAN if case.zeros else None
-    pattern = SparsityPattern.middles(LADDER_PLAN, case.zeros) if case.zeros else None
+    pattern = _pattern(case.zeros) if case.zeros else None
     spectrum = prepare_filter(k, length=case.length, mode=case.mode, plan=plan, pattern=pattern)
     convolve: Any = FFTConv(spectrum, batch=case.batch)
     text = monarch.format_factors(spectrum.plan.factors)
@@ -223,7 +246,7 @@ def _error(case: Long, y: Any, u: Any, k: Any, torch: Any) -> float:
     """As `measure._error`, two sequences at a time, with the case's zeros."""
     mask = None
     if case.zeros:
-        pattern = SparsityPattern.middles(LADDER_PLAN, case.zeros)
+        pattern = _pattern(case.zeros)
         mask = torch.zeros(case.n, dtype=torch.bool, device="cuda")
         slots = torch.from_numpy(LADDER_PLAN.frequencies().reshape(-1)).cuda()
         mask[slots] = torch.from_numpy(pattern.kept.copy()).cuda()

@@ -54,6 +54,7 @@ def fftconv(
     postgate: Any = None,
     plan: Plan | None = None,
     products: str | None = None,
+    tile: int | str | None = "auto",
     out: Any = None,
 ) -> Any:
     """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
@@ -66,12 +67,14 @@ def fftconv(
             :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
-            else what `monarch.convolution_length` says, at most 65536, in fp32 32768.
+            else what `monarch.convolution_length` says, at most 2^24, in fp32 32768.
         pregate: gate on the input, shaped and typed as ``u`` (not for complex sequences).
         postgate: gate on the output, shaped and typed as ``u``.
         plan: a plan of `kernels_numba.families`; by default the one measured fastest.
         products: "fp16" or "bf16" for fp32 sequences whose products are of halves: inputs are rounded to that type, and
             results are of its accuracy, stored as fp32. By default the type of the sequences.
+        tile: causal convolutions with a short filter can be done in tiles of so many samples (`partial_fftconv`); None
+            for the whole at once. "auto": what `partial_choice.choose_tile` says, which also says why.
         out: where to put the result, shaped and typed as ``u`` (``u`` itself is allowed).
 
     Returns:
@@ -102,6 +105,11 @@ def fftconv(
             )
         spectrum = k
     else:
+        tiled = _tile_of(u, k, mode, dtype, tile) if plan is None and products in (None, dtype) else None
+        if tiled is not None:
+            from kernels_numba.stream import partial_fftconv
+
+            return partial_fftconv(u, k, tile=tiled, pregate=pregate, postgate=postgate, out=out)
         spectrum = prepare_filter(
             k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels, products=products
         )
@@ -367,6 +375,20 @@ def _shape_of(u: Any) -> tuple[int, int, int]:
             f"u: expected sequences [B, H, L] or [H, L] with B, H, L >= 1, got shape {tuple(u.shape)}"
         )
     return shape
+
+
+def _tile_of(u: Any, k: Any, mode: str, dtype: str, tile: int | str | None) -> int | None:
+    """The tile that was asked for, or that is best; None for the whole at once."""
+    if mode != "causal" or tile is None:
+        return None
+    if tile != "auto":
+        return int(tile)
+    taps = tuple(getattr(k, "shape", ()))[-1:]
+    if not taps or taps[0] < 1 or len(u.shape) != 3:  # what is wrong is said where filters are prepared
+        return None
+    from kernels_numba.partial_choice import choose_tile
+
+    return choose_tile(u.shape[-1], int(taps[0]), dtype)[0]
 
 
 def _bits(x: Any) -> NDArray:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.families import HOPPER, default_plans, families
-from kernels_numba.outer_spec import SPLITS
+from kernels_numba.outer_spec import SPLITS, outer_spec
 from monarch import Plan, format_factors
 
 LONGEST = 2**24
@@ -116,6 +116,8 @@ def default_long_plans(
             factors = (*(f for f in pair if f > 1), *inner.factors)
             made = split(Plan(n, factors), capability)
             if made is None or made.rows != rows:
+                continue
+            if any(outer_spec(made, "fp16", inverse=way).shared_bytes > limit for way in (False, True)):
                 continue
             time = INNER_TIME[inner.n] + OUTER_TIME[rows]
             if n not in found or time < found[n][0]:

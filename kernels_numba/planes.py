@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.device import device
+
 
 class Planes(Protocol):
     """``rows`` rows of ``width`` elements."""
@@ -40,12 +42,17 @@ class HostPlanes:
 class DevicePlanes:
     """At an address on a GPU; copies go to a stream, which is set before use."""
 
-    def __init__(self, rows: int, width: int, pointer: int, stream: int, keep: Any = None) -> None:
-        self.rows, self.width, self.pointer, self.stream, self._keep = rows, width, pointer, stream, keep
+    def __init__(
+        self, rows: int, width: int, pointer: int, stream: int, index: int, keep: Any = None
+    ) -> None:
+        self.rows, self.width, self.pointer, self.stream, self.keep = rows, width, pointer, stream, keep
+        self._where = device(index)
 
     def copy(self, at: int, source: DevicePlanes, source_at: int, count: int) -> None:
         """``count`` elements of every row from another of its kind."""
         from cuda.bindings import driver
+
+        from kernels_numba.launch import current_device
 
         if not count:
             return
@@ -54,15 +61,19 @@ class DevicePlanes:
         what.srcDevice, what.srcPitch = source.pointer + 2 * source_at, 2 * source.width
         what.dstDevice, what.dstPitch = self.pointer + 2 * at, 2 * self.width
         what.WidthInBytes, what.Height = 2 * count, self.rows
-        self._check(driver.cuMemcpy2DAsync(what, self.stream)[0], "copying")
+        with current_device(self._where):
+            self._check(driver.cuMemcpy2DAsync(what, self.stream)[0], "copying")
 
     def fill(self, at: int, count: int, bits: int) -> None:
         """``count`` elements of every row with the same bits."""
         from cuda.bindings import driver
 
+        from kernels_numba.launch import current_device
+
         if count:
             place = self.pointer + 2 * at
-            status = driver.cuMemsetD2D16Async(place, 2 * self.width, bits, count, self.rows, self.stream)
+            with current_device(self._where):
+                status = driver.cuMemsetD2D16Async(place, 2 * self.width, bits, count, self.rows, self.stream)
             self._check(status[0], "setting")
 
     def _check(self, status: Any, what: str) -> None:

@@ -111,8 +111,8 @@ class FFTConvStream:
         else:
             from kernels_numba.launch import synchronize
 
-            synchronize(planes._keep.where.index)
-            words = planes._keep.host()
+            synchronize(planes.keep.where.index)
+            words = planes.keep.host()
         return words.view(HALF_TYPES[self.dtype]).reshape(*self.shape, -1)
 
     def _load_state(self) -> None:
@@ -134,7 +134,7 @@ class FFTConvStream:
         from kernels_numba.launch import DeviceBuffer
 
         room = DeviceBuffer.of(words, self._place)
-        return DevicePlanes(self.rows, width, room.pointer, self._stream, room)
+        return DevicePlanes(self.rows, width, room.pointer, self._stream, self._place, room)
 
     def _empty(self, width: int) -> Any:
         if self._place is None:
@@ -142,7 +142,7 @@ class FFTConvStream:
         from kernels_numba.launch import DeviceBuffer
 
         room = DeviceBuffer(self._place, (self.rows, width), np.int16)
-        return DevicePlanes(self.rows, width, room.pointer, self._stream, room)
+        return DevicePlanes(self.rows, width, room.pointer, self._stream, self._place, room)
 
     def _settle(self, place: int | None, stream: int) -> None:
         """Use the memory of one place from now on; what is kept moves there."""
@@ -189,13 +189,13 @@ class FFTConvStream:
             planes = {name: self._planes(_bits(x)) for name, x in given.items()}
         else:
             planes = {
-                name: DevicePlanes(self.rows, samples, adapter_of(x, name).pointer(x), self._stream, x)
+                name: DevicePlanes(self.rows, samples, adapter_of(x, name).pointer(x), self._stream, index, x)
                 for name, x in given.items()
             }
         self._run(planes, samples)
         if index is None or through_gpu:
             result = planes["out"]
-            words = result.words if index is None else result._keep.host()
+            words = result.words if index is None else result.keep.host()
             _write(y, adapter_of(y, "out"), words.view(HALF_TYPES[self.dtype]))
         return y
 

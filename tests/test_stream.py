@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from strategies import seeds
 
+import kernels_numba
 import reference
 from kernels_numba import FFTConvStream, partial_fftconv, windows
+from kernels_numba.partial_choice import choose_tile
 from kernels_numba.tile.machine import Machine
 
 TILE = 2048
@@ -46,7 +48,7 @@ def close(y: NDArray, u: NDArray, k: NDArray, gates: dict[str, NDArray], dtype: 
     assert found.worst <= bound * scatter(min(u.shape[-1], TILE)), (found, bound)
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(
     taps=st.sampled_from([1, 9, 300, 1000]),
     samples=st.integers(1, 6000),
@@ -177,3 +179,27 @@ def test_refusals() -> None:
         FFTConvStream(k, (2,))
     with pytest.raises(ValueError, match=r"^k: 2 filters for 3 channels"):
         FFTConvStream(k, (1, 3))
+
+
+# ---- by way of fftconv ---------------------------------------------------------------------------------------
+def test_the_choice_between_tiles_and_the_whole_says_why() -> None:
+    for length, taps, tile, words in (
+        (1000, 1000, None, "As a whole: 2048 points fit on chip."),
+        (2**20, 2048, 8192, "In tiles: 2.57 ps for a sample in tiles of 8192, "),
+        (2**20, 2**20, None, "As a whole: 1048576 taps are too many for a tile."),
+        (40000, 30000, None, "As a whole: "),
+    ):
+        chosen, reason = choose_tile(length, taps)
+        assert chosen == tile and reason.startswith(words), reason
+    assert choose_tile(1000, 9, "fp32") == (
+        None,
+        "As a whole: tiles take fp16 and bf16 sequences, these are fp32.",
+    )
+
+
+def test_fftconv_takes_tiles() -> None:
+    k, u = filters(1, 200), noise((1, 1, 5000), "fp16")
+    out = np.full_like(u, np.nan)
+    assert kernels_numba.fftconv(u, k, mode="causal", tile=2048, out=out) is out
+    assert np.array_equal(out, partial_fftconv(u, k, tile=2048))
+    close(out, u, k, {})
