@@ -276,6 +276,16 @@ def family(spec: Spec) -> Any:
 
 
 # ---- tables --------------------------------------------------------------------------------------------------
+def starts_of(n: int) -> tuple[int, ...]:
+    """Where each pass's twiddles begin in the table of `tables`."""
+    found, step, at = [], n, 0
+    for r in factors_of(n):
+        step //= r
+        found.append(at)
+        at += 2 * (r + r % 2) * step
+    return tuple(found)
+
+
 @lru_cache(maxsize=32)
 def tables(n: int, dtype: str) -> tuple[NDArray, tuple[int, ...]]:
     """Twiddles of all passes over N points, as `float_spec.tables` but for the last pass too; where each begins.
@@ -339,7 +349,7 @@ def jobs(
     found = []
     inner = "fp32" if dtype == "fp32" else "fp16"  # fp16 and bf16 differ in the last kernel only
     step = n
-    _, starts = tables(n, dtype)
+    starts = starts_of(n)
     for i, radix in enumerate(factors_of(n)):
         step //= radix
         butterflies = rows * (n // radix)

@@ -23,6 +23,10 @@ ORDINARY = {"fp16": (2.0**-6, 2.0**4), "bf16": (2.0**-6, 2.0**4), "fp32": (0.0, 
 """Largest magnitudes of a spectrum that are kept as they are; other spectra are scaled by a power of two."""
 
 
+LONGEST_KEPT = 2**17
+"""Points of the longest transform whose layout is kept for the next filter."""
+
+
 @dataclass(frozen=True)
 class Spectrum:
     """A filter, transformed and laid out for the kernel. Make it with :func:`prepare_filter`.
@@ -149,13 +153,13 @@ def prepare_filter(
         index = device_index()
     if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            layout = _layout(*choices, outer, pattern)
+            layout = _kept(_layout, plan)(*choices, outer, pattern)
             double = np.complex128 if complex_filter else np.float64
             words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
         from kernels_numba.filter_transform import transform
 
-        constants, tiles = _constants(*choices, index, outer, pattern)
+        constants, tiles = _kept(_constants, plan)(*choices, index, outer, pattern)
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
             return transform(
@@ -183,6 +187,11 @@ class _Layout:
     tiles: int
     """Positions come in so many tiles; a tile's real parts come before its imaginary parts."""
     dtype: str
+
+
+def _kept(made: Any, plan: Plan) -> Any:
+    """A cached function as it is, or for long transforms without its cache: their tables are of the length's size."""
+    return made if plan.n <= LONGEST_KEPT else made.__wrapped__
 
 
 def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -234,9 +243,9 @@ def _constants(
     from kernels_numba import filter_transform as on_gpu
     from kernels_numba.launch import DeviceBuffer
 
-    layout = _layout(plan, mode, length, taps, dtype, outer, pattern)
+    layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, outer, pattern)
     host = {
-        "table": on_gpu.tables(layout.n, dtype)[0],
+        "table": _kept(on_gpu.tables, plan)(layout.n, dtype)[0],
         "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),
         "places": on_gpu.places(layout.n, layout.order),
         "weights": on_gpu.weights(layout.phase, dtype),
