@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-gpu sanitize measure notebooks lint clean
+.PHONY: help demo test test-gpu sanitize measure notebooks docs lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -44,6 +44,9 @@ notebooks: $(READY) ## execute notebooks/*.py; the results go to build/notebooks
 	  echo "executing $$source -> $$result"; \
 	  $(BIN)/python tests/execute_notebook.py "$$source" "$$result"; \
 	done
+
+docs: $(READY) ## build/site from docs/; a broken link or heading fails (so it does in make test)
+	@$(BIN)/mkdocs build --quiet
 
 lint: $(READY) ## style, formatting, types and spelling
 	@$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """GPU files: what is known about a GPU, each value with its unit, its source and its date.
 
-A file ``costmodel/gpus/<slug>.toml`` has four sections:
+A file ``costmodel/gpus/<slug>.toml`` has four sections, and those of `costmodel.calibration` where it was calibrated:
 
 ``[identity]``  slug, exact device names, compute capability.
 ``[spec]``      data-sheet values, and a ``note`` on what is unsure. Enough for a prediction with wide intervals.
@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from costmodel.calibration import RATES, Calibration, Curve, read_calibration, read_curves
 from costmodel.errors import GPUFileError, NoGPUError, UnknownGPUError
 
 SCHEMA_VERSION = 1
@@ -54,6 +55,7 @@ MEASURED_RANGES: dict[str, tuple[float, float]] = {
     "mma_flops_per_s": (5e12, 2e16),
     "dense_product_flops_per_s": (5e12, 2e16),
     "vector_flops_per_s": (1e12, 2e15),
+    **RATES,
 }
 MODEL_RANGES: dict[str, tuple[float, float]] = {
     "stages_per_worker": (0.01, 100.0),
@@ -115,6 +117,8 @@ class GPU:
     model: dict[str, Factor] = field(default_factory=dict)
     path: str = ""
     spec_note: str = ""
+    curves: dict[str, Curve] = field(default_factory=dict)
+    calibration: Calibration | None = None
 
     @property
     def runs_kernels(self) -> bool:
@@ -272,7 +276,8 @@ def read(path: str | Path) -> GPU:
 
 def parse(data: dict[str, Any], *, name: str) -> GPU:
     """Check the content of a GPU file and build the GPU; ``name`` is what errors call the file."""
-    _only(data, ("schema_version", "identity", "spec", "measured", "model"), f"{name}: top level")
+    sections = ("schema_version", "identity", "spec", "measured", "model", "curve", "calibration")
+    _only(data, sections, f"{name}: top level")
     if data.get("schema_version") != SCHEMA_VERSION:
         raise GPUFileError(
             f"{name}: schema_version: got {data.get('schema_version')!r}; accepted: {SCHEMA_VERSION}. "
@@ -304,6 +309,8 @@ def parse(data: dict[str, Any], *, name: str) -> GPU:
         model=_model(_section(data, "model", name), name),
         path=name,
         spec_note=note,
+        curves=read_curves(data.get("curve", {}), name),
+        calibration=read_calibration(data.get("calibration"), name),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from costmodel import decode_attention, fftconv, linear, units
+from costmodel.calibration import RATES
 from costmodel.gpus import GPU, load
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ _SCALES = {
     "mma_flops_per_s": ("sm_count", "clock", "tensor_rate"),
     "dense_product_flops_per_s": ("sm_count", "clock", "tensor_rate"),
     "vector_flops_per_s": ("sm_count", "clock"),
+    "device_write_bytes_per_s": ("bandwidth",),
+    **dict.fromkeys(
+        ("l2_read_bytes_per_s", "l2_write_bytes_per_s", "l2_copy_bytes_per_s"), ("sm_count", "clock")
+    ),
+    "shared_read_bytes_per_s": ("sm_count", "clock"),
+    "bf16_vector_flops_per_s": ("sm_count", "clock"),
+    "exponentials_per_s": ("sm_count", "clock"),
+    **{key: ("sm_count", "clock", "tensor_rate") for key in RATES if key.startswith(("mma_", "wgmma_"))},
 }
 
 

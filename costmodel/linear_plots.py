@@ -64,9 +64,12 @@ def dispatch_figure(
                 color=COLOURS[look],
                 label=f"{NAMES[impl]}, measured",
             )
-    for name, limit in zip(("M1", "M2"), linear.thresholds(n, k, instead or found), strict=True):
+    limits = linear.thresholds(n, k, instead or found)
+    for name, limit, height in zip(
+        ("M1", "M2"), limits, (0.98, 0.91), strict=True
+    ):  # lines may be close together
         axes.axvline(limit, color=GREY, linewidth=0.8)
-        axes.annotate(f" {name} = {limit}", (limit, 0.98), xycoords=("data", "axes fraction"), va="top")
+        axes.annotate(f" {name} = {limit}", (limit, height), xycoords=("data", "axes fraction"), va="top")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("rows of x, M")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from statistics import median
 
-from costmodel import demo, report_figures, timing, units
+from costmodel import demo, report_figures, report_instruments, timing, units
 from costmodel.compare import percentile
 from costmodel.decode_attention import FITTED_GPU, RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE
 from costmodel.gpus import GPU
@@ -74,7 +74,7 @@ def _summary(found: Findings) -> list[str]:
 def _nothing_measured(gpu: GPU) -> str:
     return paragraph(
         f"No kernel was measured on {gpu.slug}: everything below is predicted, and nothing here was compared with a "
-        "measured time. The last section says how to measure.",
+        "measured time. The section on measured times says how to measure.",
         kind="warn",
     )
 
@@ -132,6 +132,7 @@ def _gpu(gpu: GPU) -> list[str]:
         out.append(
             table(("rate", "median", "source", "date"), rows, caption="Measured rates", wide=("source",))
         )
+        out += report_instruments.curves(gpu)
     else:
         out.append(
             paragraph("No rate was measured on this GPU: predictions rest on its data sheet.", kind="warn")
@@ -323,6 +324,7 @@ def _measured(found: Findings) -> list[str]:
                 "Predicted over measured time against measured time, every case.",
             ),
             *_fit(found),
+            *report_instruments.counted(gpu),
         ]
         for j in found.judged:
             listing = table(j.header, j.cells, caption=f"{j.op}: every case")
@@ -422,11 +424,11 @@ def _how_to_measure(gpu: GPU, ops: Sequence[str]) -> list[str]:
 
 SECTIONS: dict[str, tuple[str, Callable[[Findings], list[str]]]] = {
     "summary": ("Summary", _summary),
-    "gpu": ("The GPU's values", lambda found: _gpu(found.gpu)),
     "order": ("Best order by length", _order),
     "floor": ("Time and memory floor", _floor),
     "linear": ("Linear layers: M1 and M2", _linear),
     "attention": ("Decode attention: splits", _attention),
     "measured": ("Predicted against measured", _measured),
+    "gpu": ("The GPU's values", lambda found: _gpu(found.gpu)),
 }
 """By the name that links lead to: title, and what writes the pieces below it."""

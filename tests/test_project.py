@@ -21,6 +21,7 @@ DATA_FILES = (
     "costmodel/gpus/*.toml",
     "costmodel/measurements/*/*.csv",
     "costmodel/models.toml",
+    "costmodel/published/*.csv",
     "costmodel/report.html",
     "kernels_numba/dispatch/*/*.json",
     "kernels_numba/resources*.csv",

@@ -413,3 +413,28 @@ def test_a_failure_leaves_the_file_as_it_was(fails, quick, tmp_path, monkeypatch
 
 def test_the_template_lies_beside_the_module():
     assert report.TEMPLATE.is_file() and Path(report.__file__).parent == report.TEMPLATE.parent
+
+
+def test_hardware_counters_stand_beside_the_counts(h200, h100):
+    from costmodel import counters
+
+    caption = "Counts beside the hardware's own counters, one large case each"
+    rows = h200.tables[caption][1:]
+    entries = counters.read("h200-sxm")
+    assert [(row[0], int(row[2].replace(",", ""))) for row in rows] == [
+        (e.family, e.predicted) for e in entries
+    ]
+    assert caption not in h100.tables
+
+
+def test_calibrated_curves_are_tables():
+    from costmodel import report_instruments
+    from costmodel.calibration import CURVES, Curve
+
+    assert set(report_instruments.CURVE_NAMES) == set(CURVES)
+    gpu = load("h100-sxm")
+    curve = Curve((1048576.0, 2097152.0), (1.3e12, 1.75e12), "here", "2026-11-30")
+    page = Page("".join(report_instruments.curves(replace(gpu, curves={"copy_against_size": curve}))))
+    (rows,) = page.tables.values()
+    assert rows[1:] == [["1.05 MB", "1.3 TB/s"], ["2.1 MB", "1.75 TB/s"]]
+    assert report_instruments.curves(gpu) == []

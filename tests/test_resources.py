@@ -88,6 +88,24 @@ def test_no_worse_than_the_committed_table(family: Any, spec: Any, arch: str) ->
         assert found["mma"] == 0
 
 
+def test_compiling_leaves_the_garbage_collector_as_it_was() -> None:
+    import gc
+
+    from kernels_numba.tile import compile as tile_compile
+
+    def wrong(x: Any) -> None:
+        x.no_such_thing()
+
+    for running in (True, False):
+        (gc.enable if running else gc.disable)()
+        try:
+            with pytest.raises(Exception, match="no_such_thing"):
+                tile_compile.compile_kernel(wrong, (tile_compile.INT,), (9, 0), threads=32)
+            assert gc.isenabled() == running
+        finally:
+            gc.enable()
+
+
 def test_the_table_is_complete() -> None:
     """A row for every kernel and architecture, none besides, and no double precision by way of `problems`."""
     wanted = {

@@ -118,6 +118,11 @@ made outside the kernel                            called inside
 ``load_fresh``                                     ``load(source, at)``: what another block wrote
 ``last_block``                                     ``last_block(counters, at, expected)``
 ``wait_for_previous``, ``let_next_start``          order of launches that overlap
+``group_mma_add(columns, k_tiles)``                ``mma_add(c, left, right)``: begin c plus a warpgroup's
+                                                   product of slabs in shared memory (9.0)
+``group_wait(columns, pending)``                   ``c = wait(c)``: until so many products are under way
+``store_group``, ``store_group_turned``            ``store(target, at, stride, rows, columns, c)``: to a matrix,
+                                                   or to its transpose
 ================================================== ========================================================
 
 "attention", for attention and softmax:
@@ -155,7 +160,8 @@ made outside the kernel                            called inside
 
 "outer", for the outer stages of long transforms:
 
-================================================== ========================================================
+================================================== =================================================================================================== ========================================================
+
 made outside the kernel                            called inside
 ================================================== ========================================================
 ``load_transposed(constants)``                     ``load(word)``: blocks from shared memory, transposed
@@ -163,6 +169,37 @@ made outside the kernel                            called inside
 ``turn_rows(groups, registers)``                   ``turn(x, table)``: by a complex number for each row
 ``turn_runs(runs, count, points=, ...)``           ``turn(x, row0, row1, row2, column)``: by twiddles,
                                                    computed where they are used
+=======
+"probe", for measuring a GPU:
+
+================================================== ========================================================
+``load_quads(count)``, ``store_quads(count)``      ``load(source, at, step)``, ``store(target, at, step, x)``
+``reload_quads(count)``                            ``load(word, step)``: from shared memory, each time anew
+``fold_quads(count)``, ``repeat_quad(count)``      ``fold(quad, x)``: exclusive or; ``repeat(quad)``
+``multiply_adds(count, steps)``                    ``chain(x, a, b)``: x a + b in float32, again and again
+``multiply_adds_halves(count, steps)``             the same on registers of two halves
+``mma_narrow_add(products)``                       ``product(c, a, b)``: c + a b by m16n8k8
+``mma_tf32_add(products)``                         the same on TF32
+``group_mma_add(columns, k_tiles)``                ``product(c, left, right)``: c + a b of four warps, a and b
+                                                   in shared memory
+================================================== ========================================================
+
+"layers", for convolution layers, has the operations of "linear" and these. A *point* is a complex number of two halves
+in one word.
+
+================================================== ========================================================
+``load_window(groups, words, halves, spread=)``    ``load(source, base, pitch, row, column, height, width,
+                                                   down, across)``: rows of an image, zeros outside
+``store_window(groups, tiles, halves, spread=)``   ``store(target, base, pitch, row, column, height, width,
+                                                   down, across, c)``: accumulators to an image, cropped
+``pack_points(count)``                             ``pack(values)``: real and imaginary float32 to points
+``fold_mirrors(count)``                            ``fold(points)``: p + m and -i (p - m)
+``complex_columns(count, conjugate=)``             ``operands(points)``: operands of a complex product
+``store_points(row_groups, column_tiles)``         ``store(target, at, stride, rows, columns, c)``
+``store_outer_points(row_groups, column_tiles)``   the same, conj(g) x from products of their parts
+``move_words(count, shared_step)``                 ``move(word, target, at, stride, valid)``: shared to
+                                                   global memory
+``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
 ================================================== ========================================================
 
 "wide" has the same words as the first table: what touches sequences reads and writes float32.

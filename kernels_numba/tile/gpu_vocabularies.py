@@ -12,7 +12,10 @@ from functools import cache
 from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
+from kernels_numba.tile.gpu_maps import GpuMaps
+from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
@@ -26,8 +29,12 @@ class GpuFloats(GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class GpuLinear(GpuProducts, GpuStreams, GpuTile):
+class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
+
+
+class GpuLayers(GpuMaps, GpuProducts, GpuStreams, GpuTile):
+    """For convolution layers in two dimensions."""
 
 
 class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
@@ -38,6 +45,10 @@ class GpuOuter(GpuTurns, GpuTile):
     """For the outer stages of long transforms."""
 
 
+class GpuProbe(GpuProbes, GpuProducts, GpuRows, GpuTile):
+    """For measuring a GPU."""
+
+
 VOCABULARIES: dict[str, type[GpuTile]] = {
     "": GpuTile,
     "wide": GpuWide,
@@ -45,6 +56,8 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "linear": GpuLinear,
     "attention": GpuAttention,
     "outer": GpuOuter,
+    "probe": GpuProbe,
+    "layers": GpuLayers,
 }
 
 
