@@ -158,18 +158,6 @@ made outside the kernel                            called inside
 ``fence``, ``arrive``                              ``fence()``; ``arrive(counters, at, total)``: how many came before
 ================================================== ========================================================
 
-"outer", for the outer stages of long transforms:
-
-================================================== =================================================================================================== ========================================================
-
-made outside the kernel                            called inside
-================================================== ========================================================
-``load_transposed(constants)``                     ``load(word)``: blocks from shared memory, transposed
-``widen(count)``                                   ``widen(x)``: registers of halves as float32
-``turn_rows(groups, registers)``                   ``turn(x, table)``: by a complex number for each row
-``turn_runs(runs, count, points=, ...)``           ``turn(x, row0, row1, row2, column)``: by twiddles,
-                                                   computed where they are used
-=======
 "probe", for measuring a GPU:
 
 ================================================== ========================================================
@@ -200,6 +188,18 @@ in one word.
 ``move_words(count, shared_step)``                 ``move(word, target, at, stride, valid)``: shared to
                                                    global memory
 ``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
+================================================== ========================================================
+
+"outer", for the outer stages of long transforms:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``load_transposed(constants)``                     ``load(word)``: blocks from shared memory, transposed
+``widen(count)``                                   ``widen(x)``: registers of halves as float32
+``turn_rows(groups, registers)``                   ``turn(x, table)``: by a complex number for each row
+``turn_runs(runs, count, points=, ...)``           ``turn(x, row0, row1, row2, column)``: by twiddles,
+                                                   computed where they are used
 ================================================== ========================================================
 
 "wide" has the same words as the first table: what touches sequences reads and writes float32.
