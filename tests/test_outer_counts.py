@@ -10,12 +10,13 @@ from test_kernel_counts import flat
 
 import costmodel
 import costmodel.fftconv
-from costmodel import long_counts, outer_counts
+from costmodel import long_counts, long_report, measure_long, outer_counts
+from costmodel.measurements import Row
 from kernels_numba import FFTConv, long_groups, long_plans, outer_spec, outer_stage, prepare_filter
 from kernels_numba.long_launch import outer_grid
 from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.machine import Buffer, Machine
-from monarch import Plan
+from monarch import Plan, format_factors
 
 N2 = 64
 SHAPES = [(32, 1, False, True), (64, 3, True, False), (32, 2, True, True)]
@@ -117,3 +118,27 @@ def test_predicted_times_of_long_convolutions() -> None:
     assert "3 kernels, one after the other" in costmodel.fftconv.explain(
         costmodel.predict(2**20, gpu="h200-sxm", batch=8, channels=48, order=5)
     )
+
+
+def test_measured_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for every case, with the figures of its rows."""
+    rows = []
+    for case in measure_long.cases():
+        note = "plan=16x16x16x16x16; tile=4096; extra=2097152 bytes; sparsity=0.5; rows=128"
+        if not case.zeros and not case.taps:
+            note = note.replace(
+                "16x16x16x16x16", format_factors(long_plans.default_long_plans()[case.n].factors)
+            )
+        for provider, dtype, us in (
+            ("ours", "fp16", 1000.0),
+            ("ours:x", "fp16", 2500.0),
+            ("torch", "fp32", 8000.0),
+        ):
+            rows.append(
+                Row("fftconv", case.name, dtype, provider, us, us, us, 9, 1, 1, 1e-3, "2026-11-30", "c", note)
+            )
+    monkeypatch.setattr(long_report.measurements, "read", lambda *_, **__: rows)
+    text = long_report.tables()
+    assert sum(line.count("| 8.0 | 1.0e-3 | 2 | 2 |") for line in text) == 12
+    assert sum(line.endswith("| 1 | 2.5 | 2.50 | 8 | 1.0e-3 | 2 | 2 | 2 |") for line in text) == 4
+    assert sum(line.startswith("| 50.0% | 128 of 256 | 1 | 1.00 |") for line in text) == 5
