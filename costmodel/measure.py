@@ -118,8 +118,11 @@ def main(
     linear layers, those of ``models`` (by default all; ``layers`` names some of them) with their dispatch tables, or
     ``shapes`` [N, K] without.
     """
-    if op not in (None, "fftconv", "long", "linear", "decode_attention", "conv2d"):
-        render.note(f"op: accepted are fftconv, long, linear, decode_attention and conv2d, got {op!r}")
+    if op not in (None, "fftconv", "long", "fftconv_gradients", "linear", "decode_attention", "conv2d"):
+        render.note(
+            "op: accepted are fftconv, long, fftconv_gradients, linear, decode_attention and conv2d, "
+            f"got {op!r}"
+        )
         return 2
     try:
         asked = plans_asked(plans)
@@ -154,6 +157,10 @@ def main(
         from costmodel.measure_attention import run as attention
 
         rows = attention(quick=quick)
+    elif op == "fftconv_gradients":
+        from costmodel.measure_gradients import run as gradients
+
+        rows = gradients(quick=quick)
     elif op == "conv2d":
         from costmodel.measure_conv2d import run as convolution_layers
 

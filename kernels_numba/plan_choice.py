@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ def points_needed(mode: str, length: int, taps: int) -> int:
     return monarch.convolution_length(mode, length, taps)
 
 
+@lru_cache(maxsize=256, typed=True)
 def choose_plan(
     mode: str,
     length: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -49,6 +49,8 @@ class Spectrum:
     """float32 [H]"""
     scaled: bool
     """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
+    adjoint: Spectrum | None = field(default=None, repr=False, compare=False)
+    """The spectrum that correlates with the filter, for gradients; if it was asked for."""
     outer: bool = False
     """Whether the plan's first factors are outer stages; see `long_plans`."""
     rows: tuple[int, ...] = ()
@@ -89,6 +91,8 @@ def prepare_filter(
     plan: Plan | None = None,
     channels: int | None = None,
     products: str | None = None,
+    gradients: bool = False,
+    scaled: bool | None = None,
     on_chip: int | None = None,
     pattern: monarch.SparsityPattern | None = None,
 ) -> Spectrum:
@@ -102,6 +106,10 @@ def prepare_filter(
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
         products: as in :func:`fftconv`.
+        gradients: prepare for `fftconv_gradients` too: the result's ``adjoint`` is the spectrum that correlates with
+            the filter.
+        scaled: True: outputs are multiplied by their channel's scale whatever it is. Else a look at the scales, which
+            waits for the GPU, tells whether they must be; so a CUDA graph can hold the preparation only with True.
         on_chip: points of the longest transform that one kernel takes; a longer one gets outer stages. By default all
             that one can take.
         pattern: which slots of the plan's spectrum are kept; the others are zero. With outer stages, rows of zeros
@@ -110,6 +118,59 @@ def prepare_filter(
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
     """
+    made = _prepare(
+        k,
+        length,
+        mode,
+        dtype,
+        plan,
+        channels,
+        products,
+        scaled,
+        adjoint=False,
+        on_chip=on_chip,
+        pattern=pattern,
+    )
+    if not gradients:
+        return made
+    if made.outer or pattern is not None:
+        raise ValueError(
+            f"gradients: there are none yet of transforms with outer stages ({made.plan}) or of spectra with zeros"
+        )
+    return replace(
+        made, adjoint=_prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
+    )
+
+
+def prepare_adjoint(
+    k: Any,
+    *,
+    length: int,
+    mode: str = "circular",
+    dtype: str = "fp16",
+    plan: Plan | None = None,
+    channels: int | None = None,
+    products: str | None = None,
+    scaled: bool | None = None,
+) -> Spectrum:
+    """As :func:`prepare_filter`, the spectrum that correlates with the filter: tap j acts at lag -j. For gradients."""
+    return _prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
+
+
+def _prepare(
+    k: Any,
+    length: int,
+    mode: str,
+    dtype: str,
+    plan: Plan | None,
+    channels: int | None,
+    products: str | None,
+    scaled: bool | None,
+    *,
+    adjoint: bool,
+    on_chip: int | None = None,
+    pattern: monarch.SparsityPattern | None = None,
+) -> Spectrum:
     if dtype not in ELEMENT_TYPES:
         raise ValueError(f"dtype: accepted are {', '.join(ELEMENT_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
@@ -153,22 +214,26 @@ def prepare_filter(
         index = device_index()
     if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            layout = _kept(_layout, plan)(*choices, outer, pattern)
+            layout = _kept(_layout, plan)(*choices, adjoint, outer, pattern)
             double = np.complex128 if complex_filter else np.float64
             words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
-        from kernels_numba.filter_transform import transform
+        from kernels_numba import filter_transform, filter_whole
 
-        constants, tiles = _kept(_constants, plan)(*choices, index, outer, pattern)
+        constants, tiles = _kept(_constants, plan)(*choices, index, adjoint, outer, pattern)
+        make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
-            return transform(
+            return make(
                 x, rows, constants, tiles, stored, ORDINARY[stored], adapter=adapter_of(x, "k"), index=index
             )
 
         words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
-    scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
-    return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled, outer, live)
+    if scaled is None:
+        scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
+    return Spectrum(
+        plan, mode, length, shape[-1], dtype, products, words, scales, scaled, outer=outer, rows=live
+    )
 
 
 @dataclass(frozen=True)
@@ -194,7 +259,7 @@ def _kept(made: Any, plan: Plan) -> Any:
     return made if plan.n <= LONGEST_KEPT else made.__wrapped__
 
 
-def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def places_of_taps(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Positions on the circle, and the taps that go there.
 
     A circular convolution on a longer circle is a linear one with a filter that is repeated one period earlier: tap j
@@ -208,27 +273,32 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
     return targets, numbered[targets].astype(np.intp) - 1
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _layout(
     plan: Plan,
     mode: str,
     length: int,
     taps: int,
     dtype: str,
+    adjoint: bool = False,
     outer: bool = False,
     pattern: monarch.SparsityPattern | None = None,
 ) -> _Layout:
-    """The layout of a plan's spectrum, for filters of so many taps, with the zeros of a pattern."""
+    """The layout of a plan's spectrum, for filters of so many taps, with the zeros of a pattern.
+
+    ``adjoint``: of the filter that runs backwards.
+    """
     if outer:
         order, phase, tiles = split_of(plan).spectrum_layout(dtype, rows_kept(pattern, plan))
     else:
         order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
     if pattern is not None:
         phase = phase * kept_bins(pattern, plan)[order]
-    return _Layout(plan.n, *_places(mode, length, taps, plan.n), order, phase, tiles, dtype)
+    targets, sources = places_of_taps(mode, length, taps, plan.n)
+    return _Layout(plan.n, -targets % plan.n if adjoint else targets, sources, order, phase, tiles, dtype)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _constants(
     plan: Plan,
     mode: str,
@@ -236,20 +306,26 @@ def _constants(
     taps: int,
     dtype: str,
     index: int,
+    adjoint: bool = False,
     outer: bool = False,
     pattern: monarch.SparsityPattern | None = None,
 ) -> tuple[dict[str, Any], int]:
-    """A layout in the memory of GPU ``index``, as `filter_transform.transform` wants it; tiles."""
+    """A layout in the memory of GPU ``index``, as `filter_whole` wants it, or else `filter_transform`; tiles."""
     from kernels_numba import filter_transform as on_gpu
+    from kernels_numba import filter_whole
     from kernels_numba.launch import DeviceBuffer
 
-    layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, outer, pattern)
-    host = {
-        "table": _kept(on_gpu.tables, plan)(layout.n, dtype)[0],
-        "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),
-        "places": on_gpu.places(layout.n, layout.order),
-        "weights": on_gpu.weights(layout.phase, dtype),
-    }
+    layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, adjoint, outer, pattern)
+    host = {"numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources)}
+    room = device(index).shared_bytes_per_block or 0
+    if dtype in HALF_TYPES and not outer and filter_whole.fits(layout.n, room):
+        host |= filter_whole.tables(layout.n, layout.order, layout.phase)
+    else:
+        host |= {
+            "table": _kept(on_gpu.tables, plan)(layout.n, dtype)[0],
+            "places": on_gpu.places(layout.n, layout.order),
+            "weights": on_gpu.weights(layout.phase, dtype),
+        }
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 
