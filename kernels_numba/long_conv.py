@@ -16,7 +16,7 @@ from kernels_numba import outer_stage
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import Device
 from kernels_numba.fftconv import CPU_BLOCKS, MAX_ITEMS, FFTConv, _aligned, _bits, _device_operands, _write
-from kernels_numba.long_groups import GROUP_BYTES, WORKSPACE, Group, grouping
+from kernels_numba.long_groups import WORKSPACE, Group, grouping
 from kernels_numba.long_launch import Stages, inner_scalars, outer_grid
 from kernels_numba.long_plans import Split, split_of
 from kernels_numba.outer_spec import Spec, outer_spec
@@ -35,13 +35,8 @@ class LongFFTConv(FFTConv):
         self.split: Split = split_of(spectrum.plan)
         self.workspace = WORKSPACE if workspace is None else workspace
         self.rows = len(spectrum.rows) or self.split.rows
-        self.groups = grouping(
-            self.rows * self.split.inner.n,
-            spectrum.channels,
-            self.pairs,
-            workspace=self.workspace,
-            target=GROUP_BYTES,
-        )
+        points = self.rows * self.split.inner.n
+        self.groups = grouping(points, spectrum.channels, self.pairs, workspace=self.workspace)
         blocks = (
             self.groups.group_channels * self.groups.group_pairs * max(self.split.rows, self.split.inner.n)
         )

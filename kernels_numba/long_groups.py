@@ -15,7 +15,7 @@ from dataclasses import dataclass
 WORKSPACE = 512 * 2**20
 """Bytes that a long convolution may allocate, if not told otherwise."""
 GROUP_BYTES = WORKSPACE // 2
-"""Bytes of a group, unless one pair needs more: a stream that a graph is captured on has a workspace of its own."""
+"""Bytes of a group then, unless one pair needs more: a stream that a graph is captured on has one of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def grouping(
     pairs: int,
     *,
     workspace: int = WORKSPACE,
-    target: int = GROUP_BYTES,
+    target: int | None = None,
     itemsize: int = 2,
 ) -> Grouping:
-    """The groups for a workspace of so many bytes, of about ``target`` bytes each.
+    """The groups for a workspace of so many bytes, of about ``target`` bytes each, by default half of it.
 
     Raises ``ValueError`` if not even one pair of one channel fits, and says what it needs.
     """
@@ -81,6 +81,7 @@ def grouping(
             f"workspace: {workspace} bytes are too few; the intermediate of one pair of sequences of {n} points takes "
             f"{least}: allow workspace={least} or more"
         )
+    target = workspace // 2 if target is None else target
     units = max(1, min(workspace, max(target, least)) // least)
     group_pairs = min(pairs, units)
     return Grouping(min(channels, units // group_pairs), group_pairs, channels, pairs, n, itemsize)

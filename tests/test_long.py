@@ -139,7 +139,7 @@ def test_groups_cover_everything_once_and_fit(n: int, channels: int, pairs: int,
     for group in groups:
         done[group.channel : group.channel + group.channels, group.pair : group.pair + group.pairs] += 1
     assert (done == 1).all() and len(list(groups)) == len(groups)
-    assert groups.bytes <= min(workspace, max(long_groups.GROUP_BYTES, 4 * n))
+    assert groups.bytes <= max(workspace // 2, 4 * n)
 
 
 def test_what_a_call_needs_is_said() -> None:

@@ -103,5 +103,7 @@ def test_bodies_agree(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
         count = 1024 if ":8" in name else 512
         one, two = (x[:count].view(np.float32) for x in (found, expected))
         assert np.abs(one - two).max() <= 2 * TURN * np.abs(two).max()
+    elif name == "widen":  # what bits a NaN has is the GPU's affair
+        assert np.array_equal(found.view(np.float32), expected.view(np.float32), equal_nan=True)
     else:
         assert np.array_equal(found, expected)
