@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernels_numba.device import Device, device
-from kernels_numba.long_plans import INNER_TIME, OUTER_TIME, TYPES, split_of
-from kernels_numba.plan_choice import choose_plan
+from kernels_numba.long_plans import INNER_TIME, LONGEST, OUTER_TIME, TYPES, split_of
+from kernels_numba.plan_choice import choose_plan, points_needed
 from kernels_numba.windows import lag_of, tiles_of
 
 
@@ -18,6 +18,9 @@ def choose_tile(
     """
     if dtype not in TYPES:
         return None, f"As a whole: tiles take {' and '.join(TYPES)} sequences, these are {dtype}."
+    tiles, need = tiles_of(taps), points_needed("causal", length, taps)
+    if need > LONGEST and tiles:
+        return tiles[0], f"In tiles of {tiles[0]}: {need} points are more than a transform has, {LONGEST}."
     plan, outer = choose_plan(
         "causal", length, taps, None, dtype, where or device(), sequences=dtype, on_chip=None
     )
@@ -25,7 +28,6 @@ def choose_tile(
         return None, f"As a whole: {plan.n} points fit on chip."
     split = split_of(plan)
     whole = (INNER_TIME[split.inner.n] + OUTER_TIME[split.rows]) * plan.n / length
-    tiles = tiles_of(taps)
     if not tiles:
         return None, f"As a whole: {taps} taps are too many for a tile."
     tile = tiles[0]

@@ -188,6 +188,7 @@ def test_the_choice_between_tiles_and_the_whole_says_why() -> None:
         (2**20, 2048, 8192, "In tiles: 2.57 ps for a sample in tiles of 8192, "),
         (2**20, 2**20, None, "As a whole: 1048576 taps are too many for a tile."),
         (40000, 30000, None, "As a whole: "),
+        (2**24, 9, 2048, "In tiles of 2048: 16777224 points are more than a transform has"),
     ):
         chosen, reason = choose_tile(length, taps)
         assert chosen == tile and reason.startswith(words), reason
