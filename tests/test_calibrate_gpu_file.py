@@ -153,6 +153,17 @@ def test_another_device_or_driver_is_refused(
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["mine.toml"]
 
 
+def test_a_gpu_that_runs_no_kernel_is_refused(
+    gpu: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = Device("gpu", "made up", 0, "Tesla T4", (7, 5), 40)
+    monkeypatch.setattr(kernels_numba, "device", lambda index=0: old)
+    monkeypatch.setattr(FakeBench, "where", old)
+    assert run(tmp_path / "mine.toml") == 2
+    assert "no kernel of this project runs on t4" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_compare_host(gpu: type, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.toml"
     assert run(path) == 0
