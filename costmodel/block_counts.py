@@ -33,6 +33,7 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (32, 32, 32): (1, 8, 1, False),
     (48, 16, 16): (2, 4, 1, False),
     (48, 16, 32): (1, 8, 1, False),
+    (48, 32, 16): (1, 8, 1, False),
 }
 """By factors, as the kernel chooses: blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
 OTHER_SHAPE = (1, 8, 1, False)

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from costmodel import cli_instruments, render, units
+from costmodel import cli_instruments, conv2d_tables, render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
-OPERATIONS = ("fftconv", "linear", "decode_attention")
+OPERATIONS = ("fftconv", "linear", "decode_attention", "conv2d")
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
 
 _ABOUT = """\
@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     heads.add_argument("--Hq", default=32, type=_size, metavar="H", help="query heads (32)")
     heads.add_argument("--Hkv", type=_size, metavar="H", help="key heads (Hq)")
     heads.add_argument("-D", default=128, type=_size, metavar="D", help="head size (128)")
+    conv2d_tables.add_arguments(p, _size)
     how = p.add_argument_group("plan and model")
     how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")
     how.add_argument(
@@ -148,6 +149,21 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="MODEL",
         help="linear: the layers of this model (see costmodel/models.toml); may be repeated (all)",
+    )
+    m.add_argument(
+        "--layer",
+        action="append",
+        default=[],
+        metavar="LAYER",
+        help="linear: only this layer of the models (qkv); repeatable; tables keep their other entries",
+    )
+    m.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=_shape,
+        metavar="NxK",
+        help="linear: this shape (4097x4096), of no model; repeatable",
     )
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
     m.add_argument(
@@ -226,7 +242,8 @@ def _at_least_one(text: str) -> float:
     return value
 
 
-_size, _sizes, _positive = _argument(units.size), _argument(units.sizes), _argument(_at_least_one)
+_size, _sizes, _shape = _argument(units.size), _argument(units.sizes), _argument(units.pair)
+_positive = _argument(_at_least_one)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,6 +284,10 @@ def _predict(options: argparse.Namespace) -> int:
             lengths=[options.L or 4096],
         )
         print(text)
+        _say(gpu.notes)
+        return 0
+    if options.op == "conv2d":
+        print(conv2d_tables.predict(options, gpu))
         _say(gpu.notes)
         return 0
     from costmodel import fftconv, tables
@@ -358,11 +379,12 @@ def _gpus(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from costmodel.measure import main as measure
 
-    if options.model and options.op != "linear":
-        raise ValueError("--model: only linear layers belong to a model; give --op linear")
+    linear = {"models": options.model or (), "layers": options.layer, "shapes": options.shape}
+    if any(linear.values()) and options.op != "linear":
+        raise ValueError("--model, --layer, --shape: they are of linear layers; give --op linear")
     if options.plan and options.op != "fftconv":
         raise ValueError("--plan: only convolutions have plans; give --op fftconv")
-    which = {"models": options.model or ()} if options.op == "linear" else {"plans": options.plan}
+    which = linear if options.op == "linear" else {"plans": options.plan}
     return int(measure(op=options.op, quick=options.quick, **which))
 
 

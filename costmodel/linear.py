@@ -17,11 +17,12 @@ memory binds (M <= 8), so the flat one is ahead from
 .. math:: M_1 = \left(\frac{(t_f - t_v + 2NK/\beta)\,\varphi}{NK} - c_w\right) / c_x
 
 on. Beyond, the flat product reads x for every tile of every SM's share of w, S p = S ceil(N / (S B)) times, and the
-full one N / C times, but weights only at beta: the full product is ahead from
+full one N / C times: the full product is ahead from
 
-.. math:: M_2 = \frac{\lambda (t_u - t_f) + 2NK (\lambda/\beta - 1)}{2K (S p - N\lambda / C\lambda_u)}
+.. math:: M_2 = \frac{\lambda (t_u - t_f + U) - 2NK}{2K (S p - N\lambda / C\lambda_u)}
 
-on (never, where the denominator is not positive). `symbolic_thresholds` solves both in sympy.
+on (never, where the denominator is not positive), U the time of a full product of few rows.
+`kernels_numba.linear_thresholds` has these forms and their constants; `symbolic_thresholds` solves both in sympy.
 
 **Equation 5** of FlashDecoding++ (Hong et al., arXiv 2311.01282, section 4): a tile width B_N trades the ratio of
 products to memory accesses, 2 M K / (K + M K / B_N + M), against N / B_N blocks that run side by side. `paper_width`
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
 
 IMPLS = ("gemv", "flat", "full")
 PAPER_WIDTHS = (32, 64, 128)
-FLAT_WIDTH, FULL_WIDTH = 32, 128
-"""B and C of the thresholds: rows of w that share one reading of x."""
 
+DENSE_OF_SPEC = 0.8
+"""Rate of dense products over the data sheet's: 790 over 989 Tflop/s on an H200."""
 READ_OVER_COPY = 1.07
 """Rate of a read-only stream over that of a copy: 4.55 over 4.26 TB/s on an H200."""
 
-OVERLAP_ORDER = {"gemv": 12, "flat": 12, "full": 3}
+OVERLAP_ORDER = {"gemv": 12, "flat": 12, "full": 3, "group": 3.7}
 """Of the norm that adds up the terms of a time; infinity would be the largest alone, 1 the sum."""
 
 
@@ -56,15 +57,8 @@ OVERLAP_ORDER = {"gemv": 12, "flat": 12, "full": 3}
 class Kernel:
     """Properties of the kernels, the same on every GPU: seconds, and lane instructions."""
 
-    vector_start_s: float = 1.8e-6
-    flat_start_s: float = 3.3e-6
-    full_start_s: float = 3.5e-6
     hidden_s: tuple[float, float, float] = (0.5e-6, 2.0e-6, 1.2e-6)
     """How much of each start is hidden where launches overlap."""
-    weight_instructions: float = 8.5
-    """c_w: to load and widen one weight."""
-    input_instructions: float = 1.25
-    """c_x: to multiply it with one row of x."""
     vector_fraction: float = 0.75
     """Of the CUDA cores' rate."""
     full_cache_fraction: float = 0.63
@@ -73,6 +67,18 @@ class Kernel:
     """Blocks of the full product on fewer SMs than 1 / 1.4 of all leave memory idle."""
     tile_loss: float = 16.0
     """A tile of r x c reaches 1 / (1 + loss / r + loss / c) of the rate of products."""
+    group_hidden_s: float = 2.0e-6
+    """Of the full product on warpgroups: how much of its start is hidden where launches overlap,"""
+    group_cache_fraction: float = 0.85
+    """its share of L2's rate,"""
+    group_tensor_fraction: float = 0.92
+    """and of the rate of dense products;"""
+    group_latency_s: float = 1.0e-6
+    """what a slab takes from memory to its use, during which several are under way,"""
+    group_slab_s: float = 0.16e-6
+    """what it takes at least,"""
+    group_meeting_s: float = 1.5e-6
+    """and what blocks that share a tile take to meet."""
     error: float = 0.10
     """Relative standard deviation of what is left."""
 
@@ -88,11 +94,20 @@ class Rates:
     cached_bytes_per_s: float
     shared_cache_bytes_per_s: float
     """Of L2, where blocks side by side read the same (lambda_u)."""
+    group_cache_bytes_per_s: float
+    """The same for warpgroups."""
     lane_instructions_per_s: float
     tensor_flops_per_s: float
+    group_flops_per_s: float
+    """Of products on warpgroups; 0 where there are none."""
     sm_count: int
     uncertainty: float
     """Relative, of the rates."""
+
+
+def on_groups(gpu: GPU) -> bool:
+    """Whether the full product runs on warpgroups there."""
+    return gpu.compute_capability == "9.0"
 
 
 def rates(gpu: GPU | str) -> Rates:
@@ -113,45 +128,46 @@ def rates(gpu: GPU | str) -> Rates:
     reached = of_spec.value if of_spec is not None else 0.6
     tensor = mma.median if mma is not None else reached * spec["fp16_tensor_flops_per_s"]
     clock = spec["boost_clock_mhz"] * 1e6
+    dense = measured.get("dense_product_flops_per_s")
+    group = dense.median if dense is not None else DENSE_OF_SPEC * spec["fp16_tensor_flops_per_s"]
     return Rates(
         memory_bytes_per_s=memory,
         cached_bytes_per_s=found.model["l2_fraction"].value * 64 * spec["sm_count"] * clock,
         shared_cache_bytes_per_s=KERNEL.full_cache_fraction * 64 * spec["sm_count"] * clock,
+        group_cache_bytes_per_s=KERNEL.group_cache_fraction * 64 * spec["sm_count"] * clock,
         lane_instructions_per_s=KERNEL.vector_fraction * spec["fp32_flops_per_s"] / 2,
         tensor_flops_per_s=tensor,
+        group_flops_per_s=KERNEL.group_tensor_fraction * group if on_groups(found) else 0.0,
         sm_count=int(spec["sm_count"]),
         uncertainty=doubt,
     )
 
 
 # ---- thresholds ----------------------------------------------------------------------------------------------
-def symbolic_thresholds() -> tuple[sympy.Expr, sympy.Expr]:
-    """M1 and M2 as real numbers, solved from the times: sympy expressions in the symbols of the module's text."""
+def symbolic_thresholds() -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
+    """M1 and M2 as real numbers, solved from the times, and U: in the symbols of the module's text."""
     import sympy
 
-    names = "N K M S p C beta lambda lambda_u phi c_w c_x t_v t_f t_u"
-    n, k, m, s, p, c, beta, cached, shared, phi, c_w, c_x, t_v, t_f, t_u = sympy.symbols(names, positive=True)
+    names = "N K M S p C R U q beta lambda lambda_u tau phi c_w c_x t_v t_f t_u"
+    n, k, m, s, p, c, rows, few, q, beta, cached, shared, tau, phi, c_w, c_x, t_v, t_f, t_u = sympy.symbols(
+        names, positive=True
+    )
+    weights = 2 * n * k
     vector = t_v + n * k * (c_w + c_x * m) / phi
-    flat_by_memory = t_f + 2 * n * k / beta
+    flat_by_memory = t_f + weights / beta
     flat_by_cache = t_f + 2 * k * (n + m * s * p) / cached
-    full = t_u + 2 * n * k / beta + 2 * m * k * n / (c * shared)
+    full = t_u + few + 2 * m * k * n / (c * shared)
     (first,) = sympy.solve(sympy.Eq(vector, flat_by_memory), m)
     (second,) = sympy.solve(sympy.Eq(flat_by_cache, full), m)
-    return sympy.simplify(first), sympy.simplify(second)
+    parts = ((weights / beta) ** q, (weights / shared) ** q, (weights * rows / tau) ** q)
+    return sympy.simplify(first), sympy.simplify(second), sum(parts) ** (1 / q)
 
 
 def exact_thresholds(n: int, k: int, r: Rates) -> tuple[float, float]:
     """M1 and M2 as real numbers: the closed forms with numbers put in; infinity where there is none."""
-    from math import inf
+    from kernels_numba import linear_thresholds
 
-    t_v, t_f, t_u = KERNEL.vector_start_s, KERNEL.flat_start_s, KERNEL.full_start_s
-    weights = 2.0 * n * k
-    first = (t_f - t_v + weights / r.memory_bytes_per_s) * r.lane_instructions_per_s / (n * k)
-    first = (first - KERNEL.weight_instructions) / KERNEL.input_instructions
-    easier = r.cached_bytes_per_s / r.shared_cache_bytes_per_s
-    readings = r.sm_count * -(-n // (r.sm_count * FLAT_WIDTH)) - n / FULL_WIDTH * easier
-    gain = r.cached_bytes_per_s * (t_u - t_f) + weights * (r.cached_bytes_per_s / r.memory_bytes_per_s - 1)
-    return first, (gain / (2.0 * k * readings) if readings > 0 else inf)
+    return linear_thresholds.exact_thresholds(n, k, r)
 
 
 def thresholds(n: int, k: int, gpu: GPU | Rates | str) -> tuple[int, int]:
@@ -159,13 +175,9 @@ def thresholds(n: int, k: int, gpu: GPU | Rates | str) -> tuple[int, int]:
 
     Each is at most one more than the kernel before takes.
     """
-    from kernels_numba.linear_product import LARGEST_M
+    from kernels_numba import linear_thresholds
 
-    first, second = exact_thresholds(n, k, gpu if isinstance(gpu, Rates) else rates(gpu))
-    most_vector, most_flat = LARGEST_M["gemv"] or 0, LARGEST_M["flat"] or 0
-    m1 = max(1, min(int(first) + 1 if first >= 0 else 1, most_vector + 1))
-    m2 = most_flat + 1 if second > most_flat else int(max(second, 0.0)) + 1
-    return m1, max(m1, m2)
+    return linear_thresholds.thresholds(n, k, gpu if isinstance(gpu, Rates) else rates(gpu))
 
 
 # ---- times ---------------------------------------------------------------------------------------------------
@@ -188,9 +200,12 @@ class Candidate:
 def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, str, dict[str, float]]:
     """Seconds of a ``kernels_numba.linear_product.Product``, what binds it, and all terms."""
     from costmodel.linear_counts import of_product
+    from kernels_numba import linear_thresholds as shared
 
     counted = of_product(product)
     impl, spec = product.choice.impl, product.spec
+    if product.pitch:
+        return _time_on_groups(product, counted, r, overlap=overlap)
     weights = 2.0 * product.n * product.k
     passing = sum(counted.global_read_bytes.values()) + sum(counted.global_written_bytes.values())
     if impl == "gemv":  # a few rows of x, which stay in L1
@@ -200,9 +215,9 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
         "L2": passing / (r.shared_cache_bytes_per_s if impl == "full" else r.cached_bytes_per_s),
     }
     if impl == "gemv":
-        lanes = KERNEL.weight_instructions + KERNEL.input_instructions * product.m
+        lanes = shared.WEIGHT_INSTRUCTIONS + shared.INPUT_INSTRUCTIONS * product.m
         terms["CUDA cores"] = product.n * product.k * lanes / r.lane_instructions_per_s
-        start = KERNEL.vector_start_s
+        start = shared.VECTOR_START_S
     else:
         rows, columns = (spec.rows, spec.columns) if impl == "full" else (spec.rows, 8 * spec.column_tiles)
         loss = 1 + KERNEL.tile_loss / rows + KERNEL.tile_loss / columns
@@ -210,7 +225,7 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
         busiest = -(-units // r.sm_count) * r.sm_count / units
         products = 4096.0 * counted.mma_m16n8k16 * busiest
         terms["tensor cores"] = products * loss / r.tensor_flops_per_s
-        start = KERNEL.flat_start_s if impl == "flat" else KERNEL.full_start_s
+        start = shared.FLAT_START_S if impl == "flat" else shared.FULL_START_S
         # Too few blocks leave memory without enough to do.
         idle = min(1.0, (KERNEL.full_reach if impl == "full" else 1.0) * product.grid / r.sm_count)
         terms["memory"], terms["L2"] = terms["memory"] / idle, terms["L2"] / idle
@@ -222,6 +237,38 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
     return start + work, bound, {"start": start, **terms}
 
 
+def _time_on_groups(
+    product: Any, counted: Any, r: Rates, *, overlap: bool
+) -> tuple[float, str, dict[str, float]]:
+    """`time_of` for the full product on warpgroups, whose busiest SM decides."""
+    from kernels_numba import linear_thresholds as shared
+
+    if not r.group_flops_per_s:
+        raise ValueError(f"{product.choice}: this GPU has no products on warpgroups")
+    slots = r.sm_count * product.spec.blocks
+    units = product.groups * product.split
+    turns = -(-units // slots)
+    busiest = turns * slots / units
+    reach = min(1.0, KERNEL.full_reach * product.grid / r.sm_count)
+    passing = sum(counted.global_read_bytes.values()) + sum(counted.global_written_bytes.values())
+    moved = 2.0 * (product.n * product.k + product.m * (product.k + product.n))
+    slabs = turns * -(-product.k // 64) / product.split
+    terms = {
+        "memory": moved / r.memory_bytes_per_s / reach,
+        "L2": passing * busiest / r.group_cache_bytes_per_s,
+        "tensor cores": 4096.0 * counted.mma_m16n8k16 * busiest / r.group_flops_per_s,
+        "latency": slabs * KERNEL.group_latency_s / product.spec.ahead,
+        "slabs": slabs * KERNEL.group_slab_s,
+    }
+    start = shared.FULL_START_S - (KERNEL.group_hidden_s if overlap else 0.0)
+    if product.split > 1:  # the last block of each tile reads what all wrote
+        sums = 4.0 * (product.split + 1) * product.spec.tile_sums * turns
+        start += KERNEL.group_meeting_s + sums * r.sm_count / r.shared_cache_bytes_per_s
+    order = OVERLAP_ORDER["group"]
+    work = sum(term**order for term in terms.values()) ** (1 / order)
+    return start + work, max(terms, key=terms.__getitem__), {"start": start, **terms}
+
+
 def what_if(
     r: Rates, *, bandwidth: float = 1, sm_count: float = 1, tensor_rate: float = 1, vector_rate: float = 1
 ) -> Rates:
@@ -231,8 +278,10 @@ def what_if(
         memory_bytes_per_s=r.memory_bytes_per_s * bandwidth,
         cached_bytes_per_s=r.cached_bytes_per_s * sm_count,
         shared_cache_bytes_per_s=r.shared_cache_bytes_per_s * sm_count,
+        group_cache_bytes_per_s=r.group_cache_bytes_per_s * sm_count,
         lane_instructions_per_s=r.lane_instructions_per_s * sm_count * vector_rate,
         tensor_flops_per_s=r.tensor_flops_per_s * sm_count * tensor_rate,
+        group_flops_per_s=r.group_flops_per_s * sm_count * tensor_rate,
         sm_count=max(1, round(r.sm_count * sm_count)),
     )
 
@@ -261,19 +310,24 @@ def predict(
     Raises:
         ValueError: a size below 1, or no kernel fits on this GPU.
     """
-    from kernels_numba.linear_product import FULL_TILES, LARGEST_M, Choice, default_choice, product
+    from kernels_numba.linear_product import LARGEST_M, Choice, product
+    from kernels_numba.linear_settings import FULL_TILES, default_choice, group_candidates
 
     if min(m, n, k) < 1:
         raise ValueError(f"M, N and K must be at least 1; got {m}, {n}, {k}")
     found = load(gpu)
     r = instead or rates(found)
     limit = int(found.spec["shared_memory_per_block_bytes"])
+    where: dict[str, Any] = {"sm_count": r.sm_count, "shared_bytes": limit}
     choices = []
     for impl in IMPLS:
         most = LARGEST_M[impl]
         if most is None or m <= most:
             with suppress(ValueError):  # no tile of it fits in so little shared memory
-                choices.append(default_choice(impl, m, n, k, sm_count=r.sm_count, shared_bytes=limit))
+                choices.append(default_choice(impl, m, n, k, **where))
+    if on_groups(found):
+        choices = [choice for choice in choices if choice.impl != "full"]
+        choices += [choice for _, choice in group_candidates(m, n, k, **where)]
     if m <= (LARGEST_M["flat"] or 0):
         flat = [c.options for c in choices if c.impl == "flat"]
         choices += [
@@ -287,7 +341,7 @@ def predict(
         Choice.of("full", **tile, split=split)
         for tile in FULL_TILES
         for split in (1, 2, 4, 8)
-        if split <= slabs
+        if split <= slabs and not on_groups(found)
     ]
     # No memory is faster than its data sheet.
     moved = 2.0 * (n * k + m * k + m * n)
@@ -299,7 +353,7 @@ def predict(
             continue
         seconds, bound, terms = time_of(made, r, overlap=overlap)
         spread = sqrt(KERNEL.error**2 + r.uncertainty**2)
-        width = made.spec.columns if choice.impl == "full" else made.spec.rows
+        width = made.pitch or (made.spec.columns if choice.impl == "full" else made.spec.rows)
         candidates.append(
             Candidate(
                 choice,

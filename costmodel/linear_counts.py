@@ -8,6 +8,8 @@ Symbols: x [M, K], w [N, K]; P phases (rows of w that begin alike within 16 byte
 * *flat*: S shares a phase, each in ceil(rows / B_N) tiles. w is read once, x once for every tile and share, and each
   warp's first batch once more. Products: a warp's turns, times B_N / 16 x ceil(M / 8) x 2 for each 32 of K.
 * *full*: ceil(M / rows) x ceil(N / columns) tiles: x is read once for every column of tiles, w once for every row.
+* *full, on warpgroups*: the same, with its own tiles; a warpgroup reads its 64 rows of the left operand and all rows of
+  the right one from shared memory.
 """
 
 from __future__ import annotations
@@ -119,7 +121,8 @@ def counts(impl: str, shape: Shape, options: dict[str, int], *, grid: int, split
     if shape.copy_w:
         _realign(total, shape.n, shape.k, 1, "w", "copied w")
     x, w = ("shifted x" if shape.shift_x else "x"), ("copied w" if shape.copy_w else "w")
-    {"gemv": _gemv, "flat": _flat, "full": _full}[impl](
+    kind = "group" if "groups" in options else impl
+    {"gemv": _gemv, "flat": _flat, "full": _full, "group": _group}[kind](
         total, shape, options, depth, groups, x, w, grid, split
     )
     total.wrote("y", 2 * shape.m * shape.n)
@@ -258,9 +261,46 @@ def _full(
     total.warps += grid * warps
 
 
+def _group(
+    total: LinearCounts,
+    shape: Shape,
+    options: dict[str, int],
+    depth: int,
+    groups: list[_Phase],
+    x: str,
+    w: str,
+    grid: int,
+    split: int,
+) -> None:
+    m, n, k = shape.m, shape.n, shape.k
+    left, right = options["left_rows"], options["columns"]
+    warps, pitch = left // 16, options["pitch"]
+    x_tiles, w_tiles = ceil(m, right if options["turned"] else left), ceil(n, pitch)
+    tiles, slabs = x_tiles * w_tiles, ceil(k, SLAB)
+    row_bytes = 2 * CHUNK * ceil(k, CHUNK)
+    total.read(x, w_tiles * m * row_bytes)
+    total.read(w, x_tiles * n * row_bytes)
+    total.shared_written_bytes += tiles * slabs * (left + right) * 2 * SLAB
+    # A warp's own 16 rows of the left operand, and a quarter of the right one.
+    read = tiles * slabs * (left + warps * right // 4) * 2 * SLAB
+    total.shared_read_bytes += read
+    total.shared_wavefronts += read // WARP_BYTES
+    total.mma_m16n8k16 += tiles * slabs * (SLAB // 16) * warps * (right // 8)
+    total.barriers += tiles * slabs
+    if options["turned"]:
+        total.transposes += tiles * warps * right // 4
+    if split > 1:
+        total.barriers += 2 * tiles * split
+        total.wrote("partials", 4 * tiles * split * left * right)
+        total.read("partials", 4 * tiles * split * left * right)
+        total.fp32_flops += tiles * (split - 1) * left * right
+    total.blocks += grid
+    total.warps += grid * warps
+
+
 def of_product(product: Any) -> LinearCounts:
     """Count a ``kernels_numba.linear_product.Product``."""
-    options = {**_spec_options(product.spec), **product.choice.options}
+    options = {**_spec_options(product.spec), **product.choice.options, "pitch": product.pitch}
     shape = Shape(product.m, product.n, product.k, product.shift_x, product.copy_w)
     return counts(product.choice.impl, shape, options, grid=product.grid, split=product.split)
 
@@ -276,5 +316,8 @@ def _spec_options(spec: Any) -> dict[str, int]:
         "columns",
         "warp_rows",
         "warp_columns",
+        "groups",
+        "left_rows",
+        "turned",
     )
     return {name: int(getattr(spec, name)) for name in names if hasattr(spec, name)}

@@ -8,6 +8,9 @@ from typing import Any
 from costmodel import linear, measurements, render, units
 from costmodel.gpus import GPU
 
+TERMS = ("start", "memory", "L2", "CUDA cores", "tensor cores", "latency", "slabs")
+"""What a time is made of (`linear.time_of`)."""
+
 
 def predictions(
     cases: Sequence[tuple[int, int, int]], gpu: GPU, dtype: str, form: str, *, explain: bool = False
@@ -49,7 +52,7 @@ def predictions(
     if explain and len(found) == 1:
         best = next(iter(found.values()))
         terms = [[c.choice.impl, c.width, c.split, *_terms(c)] for c in _best_of_each(best)]
-        names = ["kernel", "B_N", "split", "start", "memory", "L2", "CUDA cores", "tensor cores"]
+        names = ["kernel", "B_N", "split", *TERMS]
         text += "\n\n" + render.rows_as(form, names, terms, title="Each term alone")
     return text
 
@@ -63,8 +66,7 @@ def _best_of_each(candidates: Sequence[linear.Candidate]) -> list[linear.Candida
 
 
 def _terms(c: linear.Candidate) -> list[str]:
-    names = ("start", "memory", "L2", "CUDA cores", "tensor cores")
-    return [units.microseconds(c.terms_us[name]) if name in c.terms_us else "-" for name in names]
+    return [units.microseconds(c.terms_us[name]) if name in c.terms_us else "-" for name in TERMS]
 
 
 def _case(case: tuple[int, int, int], candidates: Sequence[linear.Candidate], dtype: str) -> dict[str, Any]:
@@ -160,11 +162,12 @@ def _first(by_m: dict[int, dict[str, float]], before: str, after: str) -> int | 
 
 def closed_forms() -> str:
     """M1 and M2 as formulas."""
-    first, second = linear.symbolic_thresholds()
+    first, second, few = linear.symbolic_thresholds()
     return (
-        f"M1 = {first}\nM2 = {second}\n"
+        f"M1 = {first}\nM2 = {second}\nU = {few}\n"
         "N, K: outputs and inputs; S: SMs; p = ceil(N / (32 S)); C: columns of the full product's tile;\n"
         "beta, lambda, lambda_u: bytes/s of memory, of L2, and of L2 where blocks share what they read (full);\n"
         "phi: lane instructions/s; c_w, c_x: of them for a weight and for its product with one row of x;\n"
+        "U: a full product of few rows; R: rows its least tile is worth; tau: tensor cores' flops; q: of the norm\n"
         "t_v, t_f, t_u: what a vector, flat and full product takes beside its work"
     )

@@ -104,15 +104,22 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
 
 
 def main(
-    *, op: str | None = None, quick: bool = False, plans: Sequence[str] = (), models: Sequence[str] = ()
+    *,
+    op: str | None = None,
+    quick: bool = False,
+    plans: Sequence[str] = (),
+    models: Sequence[str] = (),
+    layers: Sequence[str] = (),
+    shapes: Sequence[tuple[int, int]] = (),
 ) -> int:
     """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code.
 
     With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
-    linear layers, those of ``models`` (by default all), and their dispatch tables too.
+    linear layers, those of ``models`` (by default all; ``layers`` names some of them) with their dispatch tables, or
+    ``shapes`` [N, K] without.
     """
-    if op not in (None, "fftconv", "linear", "decode_attention"):
-        render.note(f"op: accepted are fftconv, linear and decode_attention, got {op!r}")
+    if op not in (None, "fftconv", "linear", "decode_attention", "conv2d"):
+        render.note(f"op: accepted are fftconv, linear, decode_attention and conv2d, got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -131,7 +138,9 @@ def main(
         from costmodel.models import models as known
 
         written = measure_linear.main(
-            models=list(models or known()),
+            models=list(models or (() if shapes else known())),
+            layers=layers,
+            shapes=shapes,
             quick=quick,
             slug=gpu.slug,
             gpu_name=str(here.name),
@@ -145,6 +154,10 @@ def main(
         from costmodel.measure_attention import run as attention
 
         rows = attention(quick=quick)
+    elif op == "conv2d":
+        from costmodel.measure_conv2d import run as convolution_layers
+
+        rows = convolution_layers(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short

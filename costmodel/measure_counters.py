@@ -170,7 +170,8 @@ def _softmax() -> Case:
 
 def _product(impl: str, m: int, n: int, k: int) -> Case:
     def made() -> Any:
-        from kernels_numba.linear_product import default_choice, product
+        from kernels_numba.linear_product import product
+        from kernels_numba.linear_settings import default_choice
 
         return product(default_choice(impl, m, n, k, sm_count=SMS), m, n, k, "fp16")
 

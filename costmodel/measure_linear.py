@@ -17,7 +17,7 @@ import math
 import multiprocessing
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +29,10 @@ from costmodel.measurements import Row
 from costmodel.models import model
 
 SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
-QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-REPLAYS = 13
+QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+REPLAYS = 9
+GROUP_CANDIDATES = 5
+"""Settings of the full product on warpgroups that are timed, those with the least rough time."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,13 @@ class Point:
 
 def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
     """Settings worth timing: the default of each kernel that takes M rows, and its neighbours."""
+    from kernels_numba import linear_group
     from kernels_numba.device import LARGEST_SHARED_BYTES, device
-    from kernels_numba.linear_product import FULL_TILES, LARGEST_M, Choice, default_choice, product
+    from kernels_numba.linear_product import LARGEST_M, Choice, product
+    from kernels_numba.linear_settings import FULL_TILES, default_choice, group_candidates
 
+    limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
+    on_groups = device().capability == linear_group.CAPABILITY
     found = [Choice("vendor")]
     if m <= (LARGEST_M["gemv"] or 0):
         found.append(default_choice("gemv", m, n, k, sm_count=sm_count))
@@ -88,7 +94,10 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
         for row_tiles, steps, stages, warps in tiles if m <= 32 else ():
             settings = {"row_tiles": row_tiles, "steps": steps, "stages": stages, "warps": warps}
             found.append(Choice.of("flat", **{**base.options, **settings}))
-    if m >= 12:
+    if m >= 12 and on_groups:
+        ranked = sorted(group_candidates(m, n, k, sm_count, limit), key=lambda pair: (pair[0], str(pair[1])))
+        found += [choice for _, choice in ranked[:GROUP_CANDIDATES]]
+    elif m >= 12:
         found.append(default_choice("full", m, n, k, sm_count=sm_count))
         for tile in FULL_TILES:
             if tile["rows"] < 2 * m <= 16 * tile["rows"] and (m > 64 or tile["rows"] <= 64):
@@ -98,7 +107,6 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
                     found.append(Choice.of("full", **tile, shares=shares, split=split))
                     if units * split > shares:
                         found.append(Choice.of("full", **tile, split=split))
-    limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
     return [
         choice
         for choice in dict.fromkeys(found)
@@ -107,22 +115,77 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
 
 
 def main(
-    *, models: list[str], quick: bool, slug: str, gpu_name: str, sm_count: int, folder: Path | None = None
+    *,
+    models: Sequence[str],
+    quick: bool,
+    slug: str,
+    gpu_name: str,
+    sm_count: int,
+    layers: Sequence[str] = (),
+    shapes: Sequence[tuple[int, int]] = (),
+    folder: Path | None = None,
 ) -> int:
-    """Measure, add to the measurements and write a table for each model; returns how many rows were written."""
+    """Measure, add to the measurements and write a table for each model; returns how many rows were written.
+
+    Args:
+        models: their slugs. A layer that several have is measured once.
+        quick: fewer M.
+        slug: the GPU's file,
+        gpu_name: the driver's name of it,
+        sm_count: and its SMs.
+        layers: of the models only these, by name; the tables' other entries stay.
+        shapes: [N, K] that belong to no model: they get rows and no table.
+        folder: where tables go, by default where they are looked for.
+
+    Raises:
+        ValueError: a layer that none of the models has.
+    """
+    unknown = set(layers) - {layer for name in models for layer in model(name).linear}
+    if unknown:
+        raise ValueError(
+            f"layer: got {', '.join(sorted(unknown))}; accepted: the layers of {', '.join(models)}"
+        )
     torch = measure.need_torch()
     written = 0
+    entries: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def measured(label: str, n: int, k: int) -> list[Point]:
+        nonlocal written
+        points = list(sweep(n, k, quick=quick, sm_count=sm_count, torch=torch, label=label))
+        rows = [row for point in points for row in rows_of(point, n, k)]
+        measurements.append(rows, slug)
+        written += len(rows)
+        return points
+
+    for n, k in shapes:
+        measured("shape", n, k)
     for name in models:
-        entries = []
         for layer, (n, k) in model(name).linear.items():
-            points = list(sweep(n, k, quick=quick, sm_count=sm_count, torch=torch, label=f"{name} {layer}"))
-            rows = [row for point in points for row in rows_of(point, n, k)]
-            measurements.append(rows, slug)
-            written += len(rows)
-            entries.append(entry_of(layer, n, k, points))
-        path = write_table(entries, name, slug=slug, gpu_name=gpu_name, folder=folder)
+            if (not layers or layer in layers) and (n, k) not in entries:
+                entries[n, k] = entry_of(layer, n, k, measured(f"{name} {layer}", n, k))
+        path = write_table(merged(entries, name, gpu_name), name, slug=slug, gpu_name=gpu_name, folder=folder)
         render.note(f"wrote {path}")
     return written
+
+
+def merged(entries: dict[tuple[int, int], dict[str, Any]], name: str, gpu_name: str) -> list[dict[str, Any]]:
+    """A model's entries, in the order of its layers: those of now, else those of its table, else of any table.
+
+    Only tables that may be used (`linear_dispatch.read_table`) give entries; a layer without one is left out.
+    """
+    from kernels_numba import linear_dispatch
+
+    kept: dict[tuple[int, int], dict[str, Any]] = {}
+    for folder in reversed(linear_dispatch.folders()):
+        for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem == name):
+            try:
+                table = linear_dispatch.read_table(path)
+            except ValueError:
+                continue
+            if table["gpu"] == gpu_name:
+                kept |= {(e["n"], e["k"]): e for e in table["entries"] if e["dtype"] == "fp16"}
+    kept |= entries
+    return [{**kept[pair], "layer": layer} for layer, pair in model(name).linear.items() if pair in kept]
 
 
 def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str) -> Iterator[Point]:
@@ -352,22 +415,35 @@ def _compact(table: dict[str, Any]) -> str:
 
 
 def _compile(todo: dict[int, list[Any]], n: int, k: int, torch: Any) -> None:
-    """Machine code of all candidates into the cache, by several processes."""
+    """Machine code of all candidates into the cache."""
     from kernels_numba.linear_product import product
 
+    modes = (False, True) if torch.cuda.get_device_capability(0) >= (9, 0) else (False,)
+    compile_products(
+        [
+            product(choice, m, n, k, "fp16", overlap=overlap)
+            for m, choices in todo.items()
+            for choice in choices
+            if choice.impl != "vendor"
+            for overlap in modes
+        ],
+        torch,
+    )
+
+
+def compile_products(products: list[Any], torch: Any) -> None:
+    """Machine code of the kernels of products into the cache, by several processes."""
+    specs = {made.spec: made.family.__name__ for made in products}
+    compile_together([(family, spec) for spec, family in specs.items()], torch)
+
+
+def compile_together(kernels: list[tuple[str, Any]], torch: Any) -> None:
+    """Machine code of kernels (family module, spec) into the cache, by several processes."""
     capability = torch.cuda.get_device_capability(0)
-    modes = (False, True) if capability >= (9, 0) else (False,)
-    specs = {}
-    for m, choices in todo.items():
-        for choice in choices:
-            if choice.impl != "vendor":
-                for overlap in modes:
-                    made = product(choice, m, n, k, "fp16", overlap=overlap)
-                    specs[made.spec] = made.family.__name__
-    work = [(family, spec, capability) for spec, family in specs.items()]
-    workers = min(16, os.cpu_count() or 1, len(work))
+    work = [(family, spec, capability) for family, spec in kernels]
+    workers = max(1, min(16, os.cpu_count() or 1, len(work)))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile_one, work, chunksize=2))
+        list(pool.map(_compile_one, work, chunksize=1))
 
 
 def _compile_one(job: tuple[str, Any, tuple[int, int]]) -> None:

@@ -26,9 +26,10 @@ CASE_KEYS = {
     "fftconv": ("B", "H", "N", "L", "variant"),
     "linear": ("M", "N", "K"),
     "decode_attention": ("B", "Hq", "Hkv", "D", "L", "variant"),
+    "decode_step": ("B", "L", "model"),
     "conv2d": ("S", "Cin", "Cout", "n", "k", "pass"),
 }
-TEXT_KEYS = ("variant", "pass")
+TEXT_KEYS = ("variant", "pass", "model")
 DTYPES = ("fp16", "bf16", "fp32")
 
 

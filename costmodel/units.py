@@ -60,6 +60,14 @@ def sizes(text: str) -> list[int]:
     return out
 
 
+def pair(text: str) -> tuple[int, int]:
+    """``"4097x4096"`` to (4097, 4096). Raises ``ValueError``."""
+    parts = text.split("x")
+    if len(parts) != 2:
+        raise ValueError(f"got {text!r}; accepted: two sizes joined by an x, such as 4097x4096")
+    return size(parts[0]), size(parts[1])
+
+
 def short(value: int) -> str:
     """4096 to ``"4K"``; other numbers as they are."""
     for suffix in ("G", "M", "K"):

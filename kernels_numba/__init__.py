@@ -22,6 +22,13 @@ if getattr(_monarch, "__distribution__", None) != "monarch-numba":
     )
 
 from kernels_numba.calibration import Calibration, calibrate_phi
+from kernels_numba.conv2d import (
+    Conv2dSpectra,
+    conv2d,
+    conv2d_input_gradient,
+    conv2d_weight_gradient,
+    explain_conv2d,
+)
 from kernels_numba.decode_attention import DecodeAttention, decode_attention
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
@@ -32,6 +39,7 @@ from kernels_numba.tile.counters import Counters
 
 __all__ = [
     "Calibration",
+    "Conv2dSpectra",
     "Counters",
     "DecodeAttention",
     "Device",
@@ -40,8 +48,12 @@ __all__ = [
     "Linear",
     "Spectrum",
     "calibrate_phi",
+    "conv2d",
+    "conv2d_input_gradient",
+    "conv2d_weight_gradient",
     "decode_attention",
     "device",
+    "explain_conv2d",
     "explain_linear",
     "fftconv",
     "flat_gemm",

@@ -199,6 +199,26 @@ class TorchAdapter(Adapter):
         """``out = x w^T`` by the vendor's library."""
         self.torch.matmul(x, w.t(), out=out)
 
+    def conv2d(self, which: str, geometry: Any, arrays: dict[str, Any]) -> Any:
+        """A pass of a convolution layer by the vendor's library."""
+        g, torch = geometry, self.torch
+        if g.before != g.after:
+            raise ValueError(
+                'padding: the library pads both sides alike, and this "same" cannot; use impl="fft"'
+            )
+        settings = (list(g.stride), list(g.before), list(g.dilation))
+        if which == "forward":
+            return torch.nn.functional.conv2d(arrays["x"], arrays["w"], None, *settings, g.groups)
+        # What is not asked for is not read: its shape will do.
+        x, w = (
+            arrays[name] if name in arrays else arrays["dy"].new_empty(1).expand(shape)
+            for name, shape in (("x", g.x_shape), ("w", g.w_shape))
+        )
+        wanted = [which == "input_gradient", which == "weight_gradient", False]
+        backward = torch.ops.aten.convolution_backward
+        found = backward(arrays["dy"], x, w, None, *settings, False, [0, 0], g.groups, wanted)
+        return found[0] if wanted[0] else found[1]
+
     def host(self, x: Any) -> NDArray:
         x = x.detach()
         if x.dtype == self.torch.bfloat16:

@@ -27,6 +27,7 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (32, 32, 32): (1, 8, 1, False),
     (48, 16, 16): (2, 4, 1, False),
     (48, 16, 32): (1, 8, 1, False),
+    (48, 32, 16): (1, 8, 1, False),
 }
 """By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory. Measured fastest
 on an H200, without gates."""

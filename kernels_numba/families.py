@@ -36,9 +36,9 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     8192: (16, 16, 32),
     12288: (48, 16, 16),
     16384: (16, 32, 32),
-    24576: (48, 16, 32),
+    24576: (48, 32, 16),
     32768: (16, 8, 16, 16),
-    49152: (48, 16, 32),
+    49152: (48, 32, 16),
     65536: (16, 8, 16, 16),
 }
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the

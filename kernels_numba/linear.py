@@ -9,7 +9,8 @@ impl      for                                                 kernel
 ========  ==================================================  =================================================
 "gemv"    one row of x, or a few                              `linear_gemv`: CUDA cores, at the speed of memory
 "flat"    up to 64 rows                                       `linear_flat`: tensor cores, at the speed of memory
-"full"    many rows                                           `linear_full`: tensor cores, large tiles
+"full"    many rows                                           `linear_full`: tensor cores, large tiles; on compute
+                                                              capability 9.0 `linear_group`, on warpgroups
 "vendor"  any number, PyTorch or CuPy arrays on a GPU         the vendor's library, through PyTorch or CuPy
 ========  ==================================================  =================================================
 
@@ -36,7 +37,8 @@ from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.linear_dispatch import Explanation, choose
-from kernels_numba.linear_product import IMPLS, Choice, Product, check_accepts, default_choice, product
+from kernels_numba.linear_product import IMPLS, Choice, Product, check_accepts, product
+from kernels_numba.linear_settings import default_choice
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 
@@ -111,7 +113,15 @@ def explain_linear(m: int, n: int, k: int, *, dtype: str = "fp16", vendor: bool 
     reachable = where.is_gpu if vendor is None else vendor
     shared = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
     return choose(
-        m, n, k, dtype, where.name, where.sm_count or CPU_SMS, shared_bytes=shared, vendor=reachable
+        m,
+        n,
+        k,
+        dtype,
+        where.name,
+        where.sm_count or CPU_SMS,
+        shared_bytes=shared,
+        capability=where.capability,
+        vendor=reachable,
     )
 
 
@@ -176,6 +186,7 @@ class Linear:
             where.name,
             where.sm_count or CPU_SMS,
             shared_bytes=where.shared_bytes_per_block or LARGEST_SHARED_BYTES,
+            capability=where.capability,
             impl=self.impl,
             vendor=vendor,
             overlap=self.overlap,
@@ -288,6 +299,12 @@ class Linear:
         made = self.product(
             self.choice(library, index), low_bits, overlap=self.overlap and capability >= (9, 0)
         )
+        needed = getattr(made.family, "CAPABILITY", capability)
+        if capability != needed:
+            raise ValueError(
+                f"choice: {made.choice} runs on compute capability {needed[0]}.{needed[1]} only, and GPU {index} has "
+                f"{capability[0]}.{capability[1]}; leave choice away for one that runs here"
+            )
         found = self._launches[key] = launches(made, index)
         return found
 

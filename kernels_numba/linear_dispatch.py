@@ -6,8 +6,8 @@ of the next. It is used only if it is whole (its checksum), of this schema, and 
 (`GENERATION`); otherwise it is refused, with a warning that names the command to measure it anew, and the model's
 choice is used meanwhile.
 
-The *model*: up to M1 - 1 rows the vector product, up to M2 - 1 the flat one, from M2 on the full one. `thresholds` is
-the closed form that ``costmodel.linear`` derives (docs/linear.md), with rates of the GPU at hand.
+The *model*: up to M1 - 1 rows the vector product, up to M2 - 1 the flat one, from M2 on the full one
+(`linear_thresholds`), with rates of an H200 for each SM of the GPU at hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
-from kernels_numba.linear_product import LARGEST_M, Choice, default_choice
+from kernels_numba.linear_product import Choice
+from kernels_numba.linear_settings import default_choice
+from kernels_numba.linear_thresholds import rates_for, thresholds
 
 GENERATION = 1
 """Of the kernels: a table measured with other ones is stale. Raise it when a kernel's speed changes."""
@@ -40,60 +42,6 @@ LISTS = {
 
 class DispatchWarning(UserWarning):
     """A dispatch table was refused; the cost model's choice is used meanwhile."""
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What a GPU does in a second, as linear layers see it, and its SMs."""
-
-    memory_bytes_per_s: float
-    cached_bytes_per_s: float
-    shared_cache_bytes_per_s: float
-    lane_instructions_per_s: float
-    sm_count: int
-
-
-H200_RATES = Rates(4.55e12, 6.793e12, 1.0538e13, 2.509e13, 132)
-"""As ``costmodel.linear.rates("h200-sxm")``."""
-STARTS = (1.8e-6, 3.3e-6, 3.5e-6)
-"""Seconds that a vector, flat and full product takes beside its work,"""
-INSTRUCTIONS = (8.5, 1.25)
-"""lane instructions of a vector product for a weight, and for its product with one row of x,"""
-WIDTHS = (32, 128)
-"""and rows of w that share one reading of x, flat and full: as in ``costmodel.linear``."""
-
-
-def rates_for(sm_count: int) -> Rates:
-    """Rates of a GPU of which only the number of SMs is known: those measured on an H200, per SM."""
-    part, one = sm_count / H200_RATES.sm_count, H200_RATES
-    return Rates(
-        one.memory_bytes_per_s * part,
-        one.cached_bytes_per_s * part,
-        one.shared_cache_bytes_per_s * part,
-        one.lane_instructions_per_s * part,
-        sm_count,
-    )
-
-
-def thresholds(n: int, k: int, rates: Rates) -> tuple[int, int]:
-    """M1 and M2: from M1 rows on the flat product is faster than vector products, from M2 on the full one is faster.
-
-    The closed form that ``costmodel.linear`` derives; docs/linear.md has the equations.
-    """
-    most_vector, most_flat = LARGEST_M["gemv"] or 0, LARGEST_M["flat"] or 0
-    weights = 2.0 * n * k
-    vector, flat, full = STARTS
-    first = (flat - vector + weights / rates.memory_bytes_per_s) * rates.lane_instructions_per_s / (n * k)
-    first = (first - INSTRUCTIONS[0]) / INSTRUCTIONS[1]
-    easier = rates.cached_bytes_per_s / rates.shared_cache_bytes_per_s
-    readings = rates.sm_count * -(-n // (rates.sm_count * WIDTHS[0])) - n / WIDTHS[1] * easier
-    excess = rates.cached_bytes_per_s / rates.memory_bytes_per_s - 1
-    gain = rates.cached_bytes_per_s * (full - flat) + weights * excess
-    m1 = max(1, min(int(first) + 1 if first >= 0 else 1, most_vector + 1))
-    m2 = most_flat + 1
-    if readings > 0 and gain <= 2.0 * k * readings * most_flat:
-        m2 = int(max(gain, 0.0) / (2.0 * k * readings)) + 1
-    return m1, max(m1, m2)
 
 
 @dataclass(frozen=True)
@@ -219,6 +167,7 @@ def choose(
     sm_count: int,
     *,
     shared_bytes: int = LARGEST_SHARED_BYTES,
+    capability: tuple[int, int] | None = None,
     impl: str | None = None,
     vendor: bool = False,
     overlap: bool = False,
@@ -233,13 +182,16 @@ def choose(
         gpu: the GPU's name, None for the CPU body.
         sm_count: its SMs.
         shared_bytes: the shared memory that it allows a block.
+        capability: its compute capability, None: any.
         impl: the kernel that is asked for, if one is; then only its settings are chosen.
         vendor: whether the vendor's library can be called.
         overlap: whether launches overlap (``Linear(..., overlap=True)``).
     """
+    size = (max(m, 1), n, k)
+    where: dict[str, Any] = {"sm_count": sm_count, "shared_bytes": shared_bytes, "capability": capability}
     entry = tables(gpu).get((n, k, dtype)) or tables(gpu).get((n, k, "fp16"))
     if impl is not None:
-        found = default_choice(impl, max(m, 1), n, k, sm_count=sm_count, shared_bytes=shared_bytes)
+        found = default_choice(impl, *size, **where)
         for start, choice in entry.settings.get(impl, ()) if entry else ():
             if m >= start:
                 found = choice
@@ -257,6 +209,6 @@ def choose(
     # The neighbour whose threshold is nearer comes next.
     neighbours = [i for i in (place - 1, place + 1) if 0 <= i < len(order)]
     nearest = min(neighbours, key=lambda i: abs(m - limits[min(i, place)]))
-    choice = default_choice(name, max(m, 1), n, k, sm_count=sm_count, shared_bytes=shared_bytes)
+    choice = default_choice(name, *size, **where)
     rule = "cost model, no table for this layer"
     return Explanation(m, n, k, choice, rule, order[nearest], None, limits)

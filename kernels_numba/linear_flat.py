@@ -198,25 +198,33 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_chunk = small(worker * batch + chunk)
         copy_turn = small(0)
         copy_left = small(end - begin - down)
+
+        def bring(stage, turn, at_chunk, left, at_row):
+            """Copy a batch into a stage; what comes next: the next turn, or the first one of the next rows."""
+            copy(
+                to + 2 * stage_words * stage,
+                w,
+                at_row + 8 * at_chunk,
+                copied_rows * stride,
+                left,
+                at_chunk < chunks,
+            )
+            at_chunk = small(at_chunk + workers * batch)
+            turn = small(turn + 1)
+            if turn == turns:
+                turn = small(0)
+                at_chunk = small(worker * batch + chunk)
+                left = small(left - tile_rows)
+                at_row = at_row + tile_rows * stride
+            return turn, at_chunk, left, at_row
+
         copied = small(0)
         stage = small(0)
         while copied < stages - 1:
             if copied < total:
-                copy(
-                    to + 2 * stage_words * copied,
-                    w,
-                    from_row + 8 * copy_chunk,
-                    copied_rows * stride,
-                    copy_left,
-                    copy_chunk < chunks,
+                copy_turn, copy_chunk, copy_left, from_row = bring(
+                    copied, copy_turn, copy_chunk, copy_left, from_row
                 )
-                copy_chunk = small(copy_chunk + workers * batch)
-                copy_turn = small(copy_turn + 1)
-                if copy_turn == turns:
-                    copy_turn = small(0)
-                    copy_chunk = small(worker * batch + chunk)
-                    copy_left = small(copy_left - tile_rows)
-                    from_row = from_row + tile_rows * stride
             commit()
             copied = small(copied + 1)
         if overlap:
@@ -236,21 +244,9 @@ def build(tile: Any, spec: Spec) -> Any:
                 warp_sync()
             # Into the stage that was used a turn ago.
             if s + (stages - 1) < total:
-                copy(
-                    to + 2 * stage_words * into,
-                    w,
-                    from_row + 8 * copy_chunk,
-                    copied_rows * stride,
-                    copy_left,
-                    copy_chunk < chunks,
+                copy_turn, copy_chunk, copy_left, from_row = bring(
+                    into, copy_turn, copy_chunk, copy_left, from_row
                 )
-                copy_chunk = small(copy_chunk + workers * batch)
-                copy_turn = small(copy_turn + 1)
-                if copy_turn == turns:
-                    copy_turn = small(0)
-                    copy_chunk = small(worker * batch + chunk)
-                    copy_left = small(copy_left - tile_rows)
-                    from_row = from_row + tile_rows * stride
             commit()
             if stages == 1:
                 wait()

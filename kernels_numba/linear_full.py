@@ -64,6 +64,11 @@ class Spec:
         return 4 * self.stages * self.stage_words
 
     @property
+    def tile_sums(self) -> int:
+        """Sums of a tile."""
+        return self.rows * self.columns
+
+    @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         flags = {"g": self.guarded, "s": self.split, "o": self.overlap}

@@ -12,8 +12,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from kernels_numba import linear_flat, linear_full, linear_gemv, linear_realign
-from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba import linear_flat, linear_full, linear_gemv, linear_group, linear_realign
 
 FAMILIES: dict[str, ModuleType] = {"gemv": linear_gemv, "flat": linear_flat, "full": linear_full}
 IMPLS = (*FAMILIES, "vendor")
@@ -27,7 +26,11 @@ LARGEST_M: dict[str, int | None] = {
 ADJUSTABLE: dict[str, tuple[str, ...]] = {
     "gemv": ("rows", "depth", "warps", "blocks", "double_buffer", "split"),
     "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
-    "full": ("rows", "columns", "warp_rows", "warp_columns", "stages", "blocks", "shares", "split"),
+    "full": (
+        *("rows", "warp_rows", "warp_columns"),
+        *("groups", "turned", "pitch"),
+        *("columns", "stages", "blocks", "shares", "split"),
+    ),
     "vendor": (),
 }
 MAX_INDEX = 2**31 - 1
@@ -86,17 +89,21 @@ class Product:
     """and of its shifted copies, in elements."""
     depth: int
     """K as the kernel sees it: padded, where both operands are padded copies."""
+    tiles: tuple[int, int] = (0, 0)
+    """Of the full product: tiles of y along M, along N,"""
+    pitch: int = 0
+    """and rows of w of each, for the one on warpgroups."""
 
     @property
     def family(self) -> ModuleType:
         """The module of the kernel."""
-        return FAMILIES[self.choice.impl]
+        return linear_group if isinstance(self.spec, linear_group.Spec) else FAMILIES[self.choice.impl]
 
     @property
     def groups(self) -> int:
         """Groups of blocks that share their outputs, and a counter; for the full product, tiles."""
         if self.choice.impl == "full":
-            return prod(linear_full.tiles(self.spec, self.m, self.n))
+            return prod(self.tiles)
         return self.grid // self.split
 
     @property
@@ -105,7 +112,7 @@ class Product:
         if self.split == 1:
             return 0
         if self.choice.impl == "full":
-            return self.groups * self.split * self.spec.rows * self.spec.columns
+            return self.groups * self.split * self.spec.tile_sums
         if self.choice.impl == "gemv":
             return self.grid * self.spec.registers
         return self.split * self.m * self.n * self.phases
@@ -127,107 +134,23 @@ class Product:
         """
         if self.choice.impl == "full":
             w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
-            across = linear_full.tiles(self.spec, self.m, self.n)[0]
             walkers = self.grid // self.split
-            full = (self.m, self.n, self.k, self.stride, w_stride, across, self.groups, walkers, self.split)
-            return [shifted, w, partials, counters, y, *full]
+            full = (
+                self.m,
+                self.n,
+                self.k,
+                self.stride,
+                w_stride,
+                self.tiles[0],
+                self.groups,
+                walkers,
+                self.split,
+            )
+            pitch = (self.pitch,) if self.pitch else ()
+            return [shifted, w, partials, counters, y, *full, *pitch]
         sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
         shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
         return [x, shifted, w, partials, counters, y, *sizes, *shares]
-
-
-def default_choice(
-    impl: str, m: int, n: int, k: int, *, sm_count: int = 132, shared_bytes: int = LARGEST_SHARED_BYTES
-) -> Choice:
-    """Settings of a kernel for a shape, without measurements.
-
-    Args:
-        impl: the kernel.
-        m: rows of x, at least 1.
-        n: rows of w.
-        k: columns of both.
-        sm_count: the GPU's SMs,
-        shared_bytes: and the shared memory that it allows a block.
-    """
-    if impl == "vendor":
-        return Choice("vendor")
-    if impl == "full":
-        return _default_full(m, n, k, sm_count, shared_bytes)
-    if impl == "gemv":
-        rows, depth = (2, 4) if m <= 2 else (4, 2)
-        split = _split(-(-n // rows), k, 4 * 256 * depth, sm_count)
-        return Choice.of("gemv", rows=rows, depth=depth, warps=4, blocks=6 if m == 1 else 4, split=split)
-    settings = _flat_tile(m, -(-n // sm_count))
-    columns = -(-m // 8)
-    while settings["warps"] > 1 and linear_flat.Spec("fp16", columns, **settings).shared_bytes > shared_bytes:
-        settings["warps"] //= 2
-    return Choice.of("flat", **settings, blocks=1, shares=sm_count, split=_split(n, k, 8 * 128, sm_count))
-
-
-def _flat_tile(m: int, share: int) -> dict[str, Any]:
-    """Tile, batch and ring of the flat product where an SM takes ``share`` rows of w.
-
-    x is read once for every tile, so tiles are as high as fits. Accumulators (row_tiles M / 2 registers a lane) and
-    shared memory set the limit; the figures are those that were fastest on an H200.
-    """
-    if m <= 8:
-        if share <= 32:
-            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
-        if 64 < share <= 96:
-            return {"row_tiles": 6, "steps": 2, "stages": 2, "warps": 8}
-        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
-    if m <= 16:
-        if share <= 32:
-            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
-        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
-    if m <= 32:
-        return {"row_tiles": 2, "steps": 4, "stages": 2, "warps": 8}
-    return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 4}
-
-
-def _split(parts: int, k: int, share: int, sm_count: int) -> int:
-    """Blocks that share their outputs: as many as give every SM one, each of them ``share`` of K or more."""
-    return max(1, min(sm_count // parts, k // share, 64))
-
-
-FULL_TILES: tuple[dict[str, Any], ...] = (
-    {"rows": 128, "columns": 256, "warp_rows": 64, "warp_columns": 64, "stages": 4, "blocks": 1},
-    {"rows": 128, "columns": 192, "warp_rows": 64, "warp_columns": 48, "stages": 4, "blocks": 1},
-    {"rows": 128, "columns": 128, "warp_rows": 64, "warp_columns": 64, "stages": 3, "blocks": 2},
-    {"rows": 64, "columns": 128, "warp_rows": 32, "warp_columns": 64, "stages": 4, "blocks": 2},
-    {"rows": 64, "columns": 192, "warp_rows": 32, "warp_columns": 48, "stages": 5, "blocks": 1},
-    {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 5, "blocks": 2},
-    {"rows": 32, "columns": 128, "warp_rows": 32, "warp_columns": 32, "stages": 6, "blocks": 1},
-)
-"""Tiles of the full product, from the one with the fewest loads for its products on."""
-
-
-def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> Choice:
-    """The tile, and the split of K, with the least work for the busiest SM.
-
-    Work is counted in elements of y times K, over what of the tensor cores' rate a tile of that size reaches; a split
-    adds the partial sums' way through L2, here as if K were 1024 longer for each.
-    """
-
-    def work(settings: dict[str, int], split: int) -> float:
-        rows, columns = settings["rows"], settings["columns"]
-        units = -(-m // rows) * -(-n // columns) * split
-        rate = 1 / (1 + 24 / rows + 24 / columns)
-        return -(-units // sm_count) * rows * columns * (k / split + (1024 if split > 1 else 0)) / rate
-
-    slabs = -(-k // linear_full.SLAB)
-    candidates = [
-        (work(settings, split), i, split)
-        for i, settings in enumerate(FULL_TILES)
-        for split in (1, 2, 3, 4, 6, 8)
-        if (split == 1 or split <= slabs // 4)
-        and linear_full.Spec("fp16", **settings).shared_bytes <= shared_bytes
-    ]
-    if not candidates:
-        raise ValueError(f"no tile of the full product fits in {shared_bytes} bytes of shared memory a block")
-    _, place, split = min(candidates)
-    tile = FULL_TILES[place]
-    return Choice.of("full", **tile, shares=sm_count * tile["blocks"], split=split)
 
 
 def check_accepts(impl: str, m: int) -> None:
@@ -274,19 +197,35 @@ def product(
     # A copy of w is what the launch before writes: it cannot be loaded early.
     overlap = overlap and aligned_w and (whole or choice.impl != "full")
     split = options.pop("split", 1)
+    tiles, pitch = (0, 0), 0
     if choice.impl == "full":
         slabs = -(-k // linear_full.SLAB)
         split = min(split, slabs)
         shares = options.pop("shares", 0)
-        full = linear_full.Spec(dtype, **options, split=split > 1, overlap=overlap)
-        across, along = linear_full.tiles(full, m, n)
-        guarded = bool(m % full.rows or n % full.columns or k % linear_full.SLAB)
-        spec: Any = replace(full, guarded=guarded, halves=2 if n % 2 == 0 and aligned_y else 1)
+        options |= {"split": split > 1, "overlap": overlap}
+        full: Any
+        if "groups" in options:
+            pitch = options.pop("pitch", 0)
+            full = linear_group.Spec(dtype, **options | {"turned": bool(options.get("turned", 0))})
+            pitch = pitch or full.w_rows
+            tiles = linear_group.tiles(full, m, n, pitch)
+            guarded = bool(m % full.x_rows or n % full.w_rows or pitch != full.w_rows)
+            ahead, whole_pairs = full.ahead, pitch % 2 == 0
+        else:
+            full = linear_full.Spec(dtype, **options)
+            tiles = linear_full.tiles(full, m, n)
+            guarded = bool(m % full.rows or n % full.columns)
+            ahead, whole_pairs = full.stages - 1, True
+        spec: Any = replace(
+            full,
+            guarded=guarded or k % linear_full.SLAB != 0,
+            halves=2 if n % 2 == 0 and whole_pairs and aligned_y else 1,
+        )
         shift_x, copy_w = not (whole and aligned_x), not (whole and aligned_w)
         stride = linear_realign.padded(k) if shift_x else k
-        walkers = across * along
+        walkers = prod(tiles)
         # To copy ahead into the next tile, a tile must have at least as many slabs as are under way.
-        if shares and slabs // split >= full.stages - 1:
+        if shares and slabs // split >= ahead:
             walkers = min(walkers, max(1, shares // split))
         grid, number, plane, depth = walkers * split, 1, 0, k
     else:
@@ -313,7 +252,8 @@ def product(
         shift_x = edges or (copy_w and not whole) or not aligned_x
         stride = linear_realign.padded(k) if shift_x else k
         plane = m * stride if number > 1 else 0
-    found = Product(m, n, k, choice, spec, grid, split, number, shift_x, copy_w, stride, plane, depth)
+    where = (shift_x, copy_w, stride, plane, depth, tiles, pitch)
+    found = Product(m, n, k, choice, spec, grid, split, number, *where)
     if max(found.grid, found.shifted_x_size // 8, found.copied_w_size // 8, n, k, m) > MAX_INDEX:
         raise ValueError(
             f"x and w: M={m}, N={n}, K={k} are more than 32-bit indices reach; split the product"

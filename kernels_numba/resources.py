@@ -21,9 +21,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernels_numba import filter_transform, fused_deep, fused_group, fused_warp, linear_realign
+from kernels_numba import (
+    filter_transform,
+    fused_deep,
+    fused_group,
+    fused_warp,
+    linear_group,
+    linear_realign,
+)
 from kernels_numba.families import default_plans, family_of, runs_on
-from kernels_numba.linear_product import FULL_TILES, Choice, default_choice, product
+from kernels_numba.linear_product import Choice, product
+from kernels_numba.linear_settings import FULL_TILES, default_choice
 from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
 
@@ -126,6 +134,16 @@ def _linear() -> Iterator[tuple[Any, Any]]:
         found[made.spec] = made.family
     for tile in FULL_TILES:
         made = product(Choice.of("full", **tile), 512, 12288, 4096, "fp16")
+        found[made.spec] = made.family
+    for m, n, k, dtype in (
+        (32, 12288, 4096, "fp16"),
+        (64, 4096, 4096, "fp16"),
+        (256, 12288, 4096, "fp16"),
+        (1024, 4096, 4096, "bf16"),
+        (300, 64, 4095, "fp16"),
+    ):
+        choice = default_choice("full", m, n, k, capability=linear_group.CAPABILITY)
+        made = product(choice, m, n, k, dtype)
         found[made.spec] = made.family
     found[linear_realign.Spec("fp16")] = linear_realign
     for spec, family in found.items():

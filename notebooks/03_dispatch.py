@@ -33,7 +33,7 @@ from IPython.display import Image, display
 import costmodel
 import kernels_numba
 import reference
-from costmodel import linear, linear_plots, plots
+from costmodel import linear, linear_plots, measure_decode, plots, render
 from costmodel.models import model
 from kernels_numba import Linear
 
@@ -85,7 +85,7 @@ for name in ("qkv", "o"):
 # L2 is than memory.
 
 # %%
-for name, expression in zip(("M1", "M2"), linear.symbolic_thresholds(), strict=True):
+for name, expression in zip(("M1", "M2", "U"), linear.symbolic_thresholds(), strict=True):
     print(name, "=", expression)
 print()
 for gpu in costmodel.gpus.slugs():
@@ -156,7 +156,7 @@ for changes in (
     print(f"{changes or 'as it is'!s:>22}: {found}")
 
 # %% [markdown]
-# The tensor rate moves neither: where the crossovers lie, nobody waits for tensor cores.
+# Faster tensor cores move neither: where the crossovers lie, nobody waits for them. (Slower ones would move M2 up.)
 
 # %% [markdown]
 # ## Equation 5: how wide a tile
@@ -170,6 +170,18 @@ sm_count = linear.rates("a100-sxm-40gb").sm_count
 for k in (4096, 12288):
     widths = {n: linear.paper_width(8, n, k, sm_count) for n in (2**i for i in range(10, 19))}
     print(f"K = {k}: " + ", ".join(f"{n}: {width}" for n, width in widths.items()))
+
+# %% [markdown]
+# ## A decode step
+#
+# What the choice brings where it matters: all products and the attention of one Llama2-7B layer as a CUDA graph,
+# microseconds measured on an H200, with each of FlashDecoding++'s techniques on and off. *flat*: products padded to 8
+# rows instead of a whole tile; *choice*: the kernel by layer and batch; *async*: one shift for all splits of the keys.
+
+# %%
+steps = measure_decode.table(costmodel.measurements.read("h200-sxm", op=measure_decode.OP))
+names = [variant.name.removeprefix("ours:") for variant in measure_decode.variants()]
+print(render.rows_as("table", ["B", "L", *names], steps))
 
 # %% [markdown]
 # **In one sentence:** as long as weights stream at the speed of memory nothing else matters, and each threshold is the

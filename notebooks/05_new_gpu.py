@@ -97,9 +97,8 @@ for slug in (GPU, "h200-sxm", "a100-sxm-80gb", "l40s", "a40"):
 show(linear_plots.dispatch_figure(*LAYERS["qkv"], gpu))
 
 # %% [markdown]
-# The picture and the closed form disagree: the form says $M_2$ = 2, and the curves cross between 8 and 16. The form
-# takes the largest term of each time alone; where $\lambda/\beta$ is about 1 two terms are equally large, and neither
-# hides the other whole. On such a GPU take the times:
+# Where $\lambda/\beta$ is about 1 the parts of a full product's time are nearly equal and none hides another whole; the
+# closed form counts them all, and says $M_2$ = 9, which is where the curves cross. The times:
 
 # %%
 SWEEP = (1, 2, 4, 8, 16, 32, 64)
@@ -145,7 +144,8 @@ show(imagined.orders_figure(rows))
 # Shared memory decides the orders of what just fits in a block (8K to 64K); bandwidth, SMs, clock and the tensor rate
 # those of sequences that pass through device memory in stages (256K and above), most of them ties anyway. Up to 4K
 # nothing here moves the order. The thresholds hang on the ratio of the chip's rates to memory's alone: twice the
-# bandwidth does to them what half the clock does. The tensor rate moves no threshold, and no split.
+# bandwidth does to them what half the clock does. The tensor rate moves no split, and $M_2$ only where it is less: half
+# of it takes the full product of few rows back behind the flat one, to 17 rows.
 
 # %% [markdown]
 # ## With sliders
@@ -192,20 +192,21 @@ else:
 if GPU == "b200":
     orders = base.orders
     assert [orders[n] for n in (256, 1024, 4096, 16384, 32768, 65536, 2**22)] == [2, 2, 3, 3, 4, 4, 4]
-    assert base.thresholds == {"qkv": (1, 2), "o": (2, 3)}
+    assert base.thresholds == {"qkv": (1, 9), "o": (2, 2)}
     assert [m for m, impl in fastest.items() if impl == "flat"] == [1, 2, 4, 8] and fastest[16] == "full"
     assert base.splits == {(1, 4096): 13, (1, 65536): 18, (8, 8192): 2, (64, 2048): 1}
     # Up to 4K nothing moves the order.
     assert all(found.orders[n] == orders[n] for found in moved.values() for n in orders if n <= 4096)
     # Half of the shared memory: no kernel of order 4 at 32K and 64K.
     assert [moved["shared_memory", 0.5].orders[n] for n in (32768, 65536)] == [3, 3]
-    # Twice the bandwidth does to the thresholds what half the clock does; products and shared memory do nothing.
+    # Twice the bandwidth does to the thresholds what half the clock does; faster products and shared memory do nothing.
     assert moved["bandwidth", 2].thresholds == moved["clock", 0.5].thresholds == {"qkv": (1, 1), "o": (1, 1)}
-    for name in ("tensor_rate", "shared_memory"):
-        assert all(moved[name, factor].thresholds == base.thresholds for factor in FACTORS)
+    assert all(moved["shared_memory", factor].thresholds == base.thresholds for factor in FACTORS)
+    assert moved["tensor_rate", 2].thresholds == base.thresholds
+    assert moved["tensor_rate", 0.5].thresholds["qkv"] == (1, 17)
     assert all(moved["tensor_rate", factor].splits == base.splits for factor in FACTORS)
     # Half the bandwidth brings the thresholds of a GPU with slower memory.
-    assert moved["bandwidth", 0.5].thresholds["qkv"] == (5, 35)
+    assert moved["bandwidth", 0.5].thresholds["qkv"] == (5, 33)
     # Ties: above 512K and at 64K the sheet cannot say which order is better.
     assert [n for n, f in forecasts.items() if f.tie][-3:] == [2**20, 2**21, 2**22]
     assert not any(forecasts[n].tie for n in (256, 512, 1024, 2048, 4096, 8192))

@@ -18,6 +18,7 @@ from .accuracy import (
 from .attention import attention_flags, decode_attention
 from .attention_error import attention_tolerance, check_attention, decode_attention_bound
 from .conv2d import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from .conv2d_error import check_conv2d, conv2d_bound, conv2d_sizes
 from .conv2d_fft import Conv2dTransforms, conv2d_transforms
 from .fftconv import fftconv
 from .fftconv_direct import direct_fftconv, direct_fftconv_gradients
@@ -38,10 +39,13 @@ __all__ = [
     "attention_tolerance",
     "check_attention",
     "check_close",
+    "check_conv2d",
     "check_filter_gradient",
     "check_linear",
     "conv2d",
+    "conv2d_bound",
     "conv2d_input_gradient",
+    "conv2d_sizes",
     "conv2d_transforms",
     "conv2d_weight_gradient",
     "decode_attention",

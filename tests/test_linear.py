@@ -16,9 +16,10 @@ import kernels_numba
 import reference
 from kernels_numba import Linear, linear_dispatch
 from kernels_numba.linear_dispatch import DispatchWarning, choose
-from kernels_numba.linear_product import ADJUSTABLE, LARGEST_M, Choice, Product, default_choice, product
+from kernels_numba.linear_product import ADJUSTABLE, LARGEST_M, Choice, Product, product
 from kernels_numba.linear_realign import head, padded, phases
 from kernels_numba.linear_run import run_cpu
+from kernels_numba.linear_settings import default_choice
 
 DTYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 OWN = ("gemv", "flat", "full")
@@ -37,6 +38,10 @@ SMALL: dict[str, tuple[dict[str, int], ...]] = {
     "full": (
         {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 3, "shares": 1},
         {"rows": 32, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 4},
+        # On warpgroups, x or w (turned) in tiles of 64 rows for each.
+        {"groups": 1, "columns": 32, "stages": 3, "shares": 1},
+        {"groups": 1, "turned": 1, "pitch": 37, "columns": 16, "stages": 4, "shares": 2},
+        {"groups": 2, "turned": 1, "pitch": 70, "columns": 32, "stages": 3},
     ),
 }
 
@@ -89,7 +94,7 @@ def cases(draw: st.DrawFn, *, impls: tuple[str, ...] = OWN) -> Case:
     depths = st.one_of(st.integers(1, 30), st.sampled_from((64, 127, 128, 129, 255, 256, 384, 511, 520, 700)))
     return Case(
         impl,
-        draw(st.integers(0, 2), label="variant"),
+        draw(st.integers(0, 4), label="variant"),
         draw(st.integers(1, 3), label="split"),
         draw(st.integers(1, most), label="m"),
         draw(sizes, label="n"),
@@ -126,6 +131,9 @@ def judge(y: NDArray, x: NDArray, w: NDArray, dtype: str) -> float:
 @example(Case("flat", 2, 1, 8, 70, 520))  # without double buffering
 @example(Case("gemv", 0, 2, 4, 37, 7, "bf16", aligned_w=False))
 @example(Case("full", 1, 3, 33, 65, 200, "bf16", aligned_w=False))
+@example(Case("full", 2, 1, 70, 128, 256))
+@example(Case("full", 3, 2, 33, 80, 511, "bf16", aligned_x=False))
+@example(Case("full", 4, 1, 31, 141, 384))
 def test_within_the_bound_of_the_reference(case: Case) -> None:
     x, w = case.data()
     y, _ = run_cpu(case.product, x, w)
@@ -173,7 +181,8 @@ def test_what_is_not_finite_stays_in_its_row_and_column(case: Case, value: float
 def test_padded_rows_change_nothing(case: Case, seed: int) -> None:
     """Rows of x that fill the tile, of whatever values, leave the others as they are, bit for bit."""
     case = case._replace(kind="noise")
-    tile = 8 if case.impl == "flat" else dict(case.choice.settings)["rows"]
+    spec = case.product.spec
+    tile = 8 if case.impl == "flat" else getattr(spec, "x_rows", 0) or spec.rows
     more = case._replace(m=-(-case.m // tile) * tile)
     x, w = more.data()
     x[case.m :] *= np.random.default_rng(seed).choice([1, np.nan, np.inf, 0], (more.m - case.m, 1))

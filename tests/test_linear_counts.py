@@ -16,6 +16,9 @@ from kernels_numba.linear_run import run_cpu
 @example(Case("gemv", 1, 3, 2, 37, 2049))
 @example(Case("full", 1, 3, 33, 65, 200, "bf16", aligned_w=False))
 @example(Case("full", 0, 1, 64, 64, 128))
+@example(Case("full", 2, 1, 70, 128, 256))
+@example(Case("full", 3, 2, 33, 80, 511, "bf16", aligned_x=False))
+@example(Case("full", 4, 1, 31, 141, 384))
 def test_counts_are_those_of_the_cpu_body(case: Case) -> None:
     product = case.product
     _, counters = run_cpu(product, *case.data())

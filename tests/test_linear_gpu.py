@@ -5,14 +5,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from numpy.typing import NDArray
 from test_linear import DTYPES, OWN, Case, cases, judge
 
 import kernels_numba
-from kernels_numba import HostCopyWarning, Linear
-from kernels_numba.linear_product import LARGEST_M, Choice, default_choice
+from kernels_numba import HostCopyWarning, Linear, linear_group
+from kernels_numba.linear_product import LARGEST_M, Choice
 from kernels_numba.linear_run import run_cpu
+from kernels_numba.linear_settings import default_choice
 
 pytestmark = pytest.mark.gpu
 
@@ -57,9 +58,17 @@ def noise(m: int, n: int, k: int, dtype: str = "fp16", seed: int = 0) -> tuple[N
 @example(Case("flat", 0, 3, 9, 37, 263, aligned_x=False))
 @example(Case("flat", 1, 1, 8, 130, 520))
 @example(Case("full", 1, 3, 33, 65, 200, "bf16", aligned_w=False))
+@example(Case("full", 2, 1, 70, 128, 256))
+@example(Case("full", 3, 2, 33, 80, 511, "bf16", aligned_x=False))
+@example(Case("full", 4, 1, 31, 141, 384))
 def test_bodies_agree(case: Case) -> None:
     """The same sums but for the order within an instruction; both within the bound; inputs as they were."""
     torch = pytest.importorskip("torch")
+    # Products on warpgroups run on compute capability 9.0 alone.
+    assume(
+        kernels_numba.device().capability
+        == getattr(case.product.family, "CAPABILITY", kernels_numba.device().capability)
+    )
     x, w = case.data()
     there = to_torch(x, 0 if case.aligned_x else 3), to_torch(w, 0 if case.aligned_w else 1)
     layer = Linear(case.m, case.n, case.k, dtype=case.dtype, choice=case.choice)
@@ -94,6 +103,35 @@ def test_dispatch(m: int, torch: Any) -> None:
     judge(to_numpy(kernels_numba.linear(to_torch(x), to_torch(w))), x, w, "fp16")
     found = kernels_numba.explain_linear(m, 4096, 1024)
     assert found.choice.impl in LARGEST_M
+
+
+def test_kernels_for_other_gpus_are_refused(torch: Any) -> None:
+    """A choice on warpgroups says which GPUs have them; the full product picks it where it runs."""
+    choice = default_choice("full", 300, 256, 512, capability=linear_group.CAPABILITY)
+    x, w = noise(300, 256, 512)
+    layer = Linear(300, 256, 512, dtype="fp16", choice=choice)
+    here = kernels_numba.device().capability
+    if here == linear_group.CAPABILITY:
+        judge(to_numpy(layer(to_torch(x), to_torch(w))), x, w, "fp16")
+    else:
+        with pytest.raises(ValueError, match=r"runs on compute capability 9\.0 only, and GPU 0 has"):
+            layer(to_torch(x), to_torch(w))
+    found = Linear(300, 256, 512, dtype="fp16", impl="full").choice()
+    assert ("groups" in found.options) == (here == linear_group.CAPABILITY)
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (4097, 4095), (130, 8191)])
+def test_full_product_for_many_rows(n: int, k: int, dtype: str, torch: Any) -> None:
+    """Several tiles a block, whole and not; again and again the same bits."""
+    for m in (24, 64, 150, 256, 513):
+        x, w = noise(m, n, k, dtype)
+        a, b = to_torch(x), to_torch(w)
+        layer = Linear(m, n, k, dtype=dtype, impl="full")
+        y = layer(a, b, out=poisoned(torch, m, n, a))
+        judge(to_numpy(y), x, w, dtype)
+        for _ in range(10):
+            assert torch.equal(layer(a, b, out=poisoned(torch, m, n, a)), y)
 
 
 def test_vendor(torch: Any) -> None:

@@ -28,6 +28,7 @@ from costmodel.linear import (
 from costmodel.measure_linear import Point, Timing, entry_of, threshold, write_table
 from costmodel.models import model, models
 from kernels_numba import linear_dispatch
+from kernels_numba import linear_thresholds as shared
 from kernels_numba.linear_product import LARGEST_M, Choice
 
 sizes = st.integers(1, 40000)
@@ -82,7 +83,7 @@ def test_figure9() -> None:
     product goes on to M = 64 and, on an A100 whose L2 is fast beside its memory, stays ahead for longer.
     """
     found = {name: thresholds(*LLAMA[name], "a100-sxm-40gb") for name in FIGURE9}
-    assert found == {"qkv": (2, 59), "o": (2, 37), "ffn1": (2, 52), "ffn2": (2, 37)}
+    assert found == {"qkv": (2, 57), "o": (2, 33), "ffn1": (2, 49), "ffn2": (2, 33)}
     matches = sum(found[name][i] == FIGURE9[name][i] for name in FIGURE9 for i in range(2))
     assert matches == 2
     assert all(abs(found[name][0] - FIGURE9[name][0]) <= 1 for name in FIGURE9)
@@ -98,19 +99,24 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
         "N": n,
         "K": k,
         "S": r.sm_count,
-        "p": -(-n // (r.sm_count * linear.FLAT_WIDTH)),
-        "C": linear.FULL_WIDTH,
+        "p": -(-n // (r.sm_count * shared.FLAT_WIDTH)),
+        "C": shared.FULL_WIDTH,
+        "R": shared.FULL_ROWS,
+        "q": shared.FULL_ORDER,
+        "tau": r.tensor_flops_per_s,
         "beta": r.memory_bytes_per_s,
         "lambda": r.cached_bytes_per_s,
         "lambda_u": r.shared_cache_bytes_per_s,
         "phi": r.lane_instructions_per_s,
-        "c_w": KERNEL.weight_instructions,
-        "c_x": KERNEL.input_instructions,
-        "t_v": KERNEL.vector_start_s,
-        "t_f": KERNEL.flat_start_s,
-        "t_u": KERNEL.full_start_s,
+        "c_w": shared.WEIGHT_INSTRUCTIONS,
+        "c_x": shared.INPUT_INSTRUCTIONS,
+        "t_v": shared.VECTOR_START_S,
+        "t_f": shared.FLAT_START_S,
+        "t_u": shared.FULL_START_S,
     }
-    solved = [float(e.subs({s: values[s.name] for s in e.free_symbols})) for e in _symbolic()]
+    m1, m2, few = _symbolic()
+    values["U"] = float(few.subs({s: values[s.name] for s in few.free_symbols}))
+    solved = [float(e.subs({s: values[s.name] for s in e.free_symbols})) for e in (m1, m2)]
     first, second = exact_thresholds(n, k, r)
     assert np.isclose(solved[0], first, rtol=1e-9, atol=1e-9)
     if np.isfinite(second):
@@ -132,23 +138,48 @@ def test_thresholds_are_in_order(n: int, k: int, slug: str) -> None:
 
 @given(n=sizes, k=sizes)
 def test_dispatch_without_a_table_follows_the_model(n: int, k: int) -> None:
-    """The kernels' own copy of the closed form, and of the H200's rates."""
+    """One closed form; the kernels' rates of an H200 are those of its GPU file."""
     r = rates("h200-sxm")
-    own = linear_dispatch.H200_RATES
-    names = (
-        "memory_bytes_per_s",
-        "cached_bytes_per_s",
-        "shared_cache_bytes_per_s",
-        "lane_instructions_per_s",
-    )
-    for name in (*names, "sm_count"):
-        assert getattr(own, name) == pytest.approx(getattr(r, name), rel=1e-3)
-    starts = (KERNEL.vector_start_s, KERNEL.flat_start_s, KERNEL.full_start_s)
-    assert starts == linear_dispatch.STARTS
-    assert linear_dispatch.INSTRUCTIONS == (KERNEL.weight_instructions, KERNEL.input_instructions)
-    assert linear_dispatch.WIDTHS == (linear.FLAT_WIDTH, linear.FULL_WIDTH)
-    same = linear_dispatch.Rates(*(getattr(r, name) for name in (*names, "sm_count")))
-    assert linear_dispatch.thresholds(n, k, same) == thresholds(n, k, "h200-sxm")
+    own = shared.H200_RATES
+    for name, value in vars(own).items():
+        assert value == pytest.approx(getattr(r, name), rel=1e-3)
+    assert shared.rates_for(132) == own
+    same = shared.Rates(**{name: getattr(r, name) for name in vars(own)})
+    assert shared.thresholds(n, k, same) == thresholds(n, k, "h200-sxm")
+
+
+@pytest.mark.parametrize("slug", ["h200-sxm", "b200", "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "l4"])
+def test_thresholds_are_near_the_crossing_of_the_models_own_times(slug: str) -> None:
+    """Following M2 costs no more than the times' own error."""
+    from kernels_numba.linear_product import product
+    from kernels_numba.linear_settings import default_choice
+
+    r, limit = rates(slug), int(gpus.load(slug).spec["shared_memory_per_block_bytes"])
+    for n, k in LLAMA.values():
+        _, m2 = thresholds(n, k, slug)
+        for m in (8, 16, 24, 32, 48, 64):
+            times = {
+                impl: linear.time_of(
+                    product(
+                        default_choice(impl, m, n, k, sm_count=r.sm_count, shared_bytes=limit),
+                        m,
+                        n,
+                        k,
+                        "fp16",
+                    ),
+                    r,
+                )[0]
+                for impl in ("flat", "full")
+            }
+            chosen = times["full" if m >= m2 else "flat"]
+            assert chosen <= (1 + KERNEL.error) * min(times.values())
+
+
+def test_thresholds_where_l2_is_hardly_faster_than_memory() -> None:
+    """On a B200 a full product of few rows pays for memory, L2 and products: flat stays ahead for its first 8 rows."""
+    r = rates("b200")
+    assert r.cached_bytes_per_s / r.memory_bytes_per_s == pytest.approx(1, abs=0.05)
+    assert thresholds(12288, 4096, "b200") == (1, 9)
 
 
 def test_more_vector_rate_keeps_vector_products_longer() -> None:
@@ -285,6 +316,60 @@ def test_table_from_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     linear_dispatch.tables.cache_clear()
 
 
+@pytest.fixture
+def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Measure into a folder of the test's own, without a GPU; the [N, K] that were swept."""
+    from costmodel import measure, measure_linear
+
+    seen: list[tuple[int, int]] = []
+
+    def sweep(n: int, k: int, **_: object) -> list[Point]:
+        seen.append((n, k))
+        return POINTS
+
+    monkeypatch.setattr(measure_linear, "sweep", sweep)
+    monkeypatch.setattr(measure, "need_torch", lambda: None)
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path / "rows")
+    monkeypatch.setenv(linear_dispatch.FOLDER_VARIABLE, str(tmp_path / "tables"))
+    return seen
+
+
+def test_measuring_in_parts(swept: list[tuple[int, int]], tmp_path: Path) -> None:
+    """Layer by layer gives the table of a whole run; a layer that two models share is swept once."""
+    from costmodel import measure_linear
+
+    where = {"quick": True, "slug": "h200-sxm", "gpu_name": "A GPU", "sm_count": 132}
+    path = tmp_path / "tables" / "h200-sxm" / "opt-6.7b.json"
+    for layers in (["qkv"], ["o", "ffn1"], ["ffn2"]):
+        measure_linear.main(models=["opt-6.7b"], layers=layers, **where)
+    parts = linear_dispatch.read_table(path)["entries"]
+    assert [e["layer"] for e in parts] == ["qkv", "o", "ffn1", "ffn2"]
+    path.unlink()
+    assert swept == [(12288, 4096), (4096, 4096), (16384, 4096), (4096, 16384)]
+    swept.clear()
+    written = measure_linear.main(models=["llama2-7b", "opt-6.7b"], **where)
+    assert linear_dispatch.read_table(path)["entries"] == parts
+    assert swept == [*LLAMA.values(), (16384, 4096), (4096, 16384)]
+    rows = measurements.read("h200-sxm", op="linear")
+    assert len(rows) == written == 6 * sum(1 for p in POINTS for _ in measure_linear.rows_of(p, 1, 1))
+    with pytest.raises(ValueError, match="layer: got gate; accepted: the layers of llama2-7b"):
+        measure_linear.main(models=["llama2-7b"], layers=["gate"], **where)
+
+
+def test_shapes_of_no_model_get_rows_and_no_table(swept: list[tuple[int, int]], tmp_path: Path) -> None:
+    from costmodel import measure_linear
+
+    measure_linear.main(
+        models=[], shapes=[(4097, 4095)], quick=True, slug="h200-sxm", gpu_name="A GPU", sm_count=132
+    )
+    assert swept == [(4097, 4095)] and not (tmp_path / "tables").exists()
+    assert {row.case_values["N"] for row in measurements.read("h200-sxm", op="linear")} == {4097}
+    for arguments in (["--shape", "4097"], ["--shape", "4097x0"]):
+        with pytest.raises(SystemExit):
+            main(["measure", "--op", "linear", *arguments])
+    assert main(["measure", "--shape", "4097x4095"]) == 2
+
+
 @pytest.mark.parametrize("path", sorted(linear_dispatch.folders()[-1].glob("*/*.json")), ids=lambda p: p.stem)
 def test_committed_tables_are_current(path: Path) -> None:
     """Of these kernels, whole, and with the layers of their model."""
@@ -342,7 +427,7 @@ def test_dispatch_figure_shows_what_the_model_says() -> None:
         for m, us in zip(*lines[name].get_data(), strict=True):
             best = next(c for c in predict(int(m), 4096, 4096, gpu="a100-sxm-40gb") if c.choice.impl == impl)
             assert us == best.time_us
-    assert [text.get_text().strip() for text in axes.texts] == ["M1 = 2", "M2 = 37"]
+    assert [text.get_text().strip() for text in axes.texts] == ["M1 = 2", "M2 = 33"]
     imagined = linear.what_if(rates("h200-sxm"), bandwidth=2, sm_count=0.5)
     assert imagined.memory_bytes_per_s == 2 * rates("h200-sxm").memory_bytes_per_s and imagined.sm_count == 66
     assert linear_plots.dispatch_figure(4096, 4096, "h200-sxm", sweep=(1, 8), instead=imagined).axes

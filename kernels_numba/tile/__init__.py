@@ -118,6 +118,11 @@ made outside the kernel                            called inside
 ``load_fresh``                                     ``load(source, at)``: what another block wrote
 ``last_block``                                     ``last_block(counters, at, expected)``
 ``wait_for_previous``, ``let_next_start``          order of launches that overlap
+``group_mma_add(columns, k_tiles)``                ``mma_add(c, left, right)``: begin c plus a warpgroup's
+                                                   product of slabs in shared memory (9.0)
+``group_wait(columns, pending)``                   ``c = wait(c)``: until so many products are under way
+``store_group``, ``store_group_turned``            ``store(target, at, stride, rows, columns, c)``: to a matrix,
+                                                   or to its transpose
 ================================================== ========================================================
 
 "attention", for attention and softmax:
@@ -156,8 +161,6 @@ made outside the kernel                            called inside
 "probe", for measuring a GPU:
 
 ================================================== ========================================================
-made outside the kernel                            called inside
-================================================== ========================================================
 ``load_quads(count)``, ``store_quads(count)``      ``load(source, at, step)``, ``store(target, at, step, x)``
 ``reload_quads(count)``                            ``load(word, step)``: from shared memory, each time anew
 ``fold_quads(count)``, ``repeat_quad(count)``      ``fold(quad, x)``: exclusive or; ``repeat(quad)``
@@ -167,6 +170,24 @@ made outside the kernel                            called inside
 ``mma_tf32_add(products)``                         the same on TF32
 ``group_mma_add(columns, k_tiles)``                ``product(c, left, right)``: c + a b of four warps, a and b
                                                    in shared memory
+================================================== ========================================================
+
+"layers", for convolution layers, has the operations of "linear" and these. A *point* is a complex number of two halves
+in one word.
+
+================================================== ========================================================
+``load_window(groups, words, halves, spread=)``    ``load(source, base, pitch, row, column, height, width,
+                                                   down, across)``: rows of an image, zeros outside
+``store_window(groups, tiles, halves, spread=)``   ``store(target, base, pitch, row, column, height, width,
+                                                   down, across, c)``: accumulators to an image, cropped
+``pack_points(count)``                             ``pack(values)``: real and imaginary float32 to points
+``fold_mirrors(count)``                            ``fold(points)``: p + m and -i (p - m)
+``complex_columns(count, conjugate=)``             ``operands(points)``: operands of a complex product
+``store_points(row_groups, column_tiles)``         ``store(target, at, stride, rows, columns, c)``
+``store_outer_points(row_groups, column_tiles)``   the same, conj(g) x from products of their parts
+``move_words(count, shared_step)``                 ``move(word, target, at, stride, valid)``: shared to
+                                                   global memory
+``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
 ================================================== ========================================================
 
 "wide" has the same words as the first table: what touches sequences reads and writes float32.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
+from kernels_numba.tile.cpu_group_sums import CpuGroupSums
 from kernels_numba.tile.cpu_lines import CpuLines
+from kernels_numba.tile.cpu_maps import CpuMaps
 from kernels_numba.tile.cpu_probes import CpuProbes
 from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_records import CpuRecords
@@ -20,8 +22,12 @@ class CpuFloats(CpuFloat, CpuFilter, CpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class CpuLinear(CpuProducts, CpuStreams, CpuTile):
+class CpuLinear(CpuGroupSums, CpuProducts, CpuStreams, CpuTile):
     """For linear layers."""
+
+
+class CpuLayers(CpuMaps, CpuProducts, CpuStreams, CpuTile):
+    """For convolution layers in two dimensions."""
 
 
 class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
@@ -39,6 +45,7 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "linear": CpuLinear,
     "attention": CpuAttention,
     "probe": CpuProbe,
+    "layers": CpuLayers,
 }
 
 

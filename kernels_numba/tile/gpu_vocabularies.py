@@ -12,7 +12,9 @@ from functools import cache
 from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
+from kernels_numba.tile.gpu_maps import GpuMaps
 from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_records import GpuRecords
@@ -26,8 +28,12 @@ class GpuFloats(GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
-class GpuLinear(GpuProducts, GpuStreams, GpuTile):
+class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
+
+
+class GpuLayers(GpuMaps, GpuProducts, GpuStreams, GpuTile):
+    """For convolution layers in two dimensions."""
 
 
 class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
@@ -45,6 +51,7 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "linear": GpuLinear,
     "attention": GpuAttention,
     "probe": GpuProbe,
+    "layers": GpuLayers,
 }
 
 

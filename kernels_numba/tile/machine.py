@@ -11,13 +11,15 @@ The machine checks what a GPU would leave undefined:
   for;
 * writing shared memory that another warp read or wrote since the last barrier, or that another lane of the same
   warp read or wrote since the last ``warp_sync``;
-* a warpgroup product that reads shared memory written since the last barrier, or not fenced by its writer;
+* a warpgroup product that reads shared memory written since the last barrier, or not fenced by its writer, and
+  writing what a product under way reads;
 * touching shared memory or a global buffer outside its bounds, or off the access's natural alignment.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -128,6 +130,8 @@ class Shared:
         self.reader_team = np.full(words, NOBODY, np.int32)
         self.read_at = np.full(words, NOBODY, np.int64)
         self.read_sync = np.full(words, NOBODY, np.int64)
+        self.busy = np.zeros(words, np.int32)
+        """How many warpgroup products under way may still read a word."""
 
     def _check_bounds(self, index: NDArray) -> None:
         if index.min() < 0 or index.max() >= self.words.size:
@@ -155,6 +159,11 @@ class Shared:
             raise KernelError("a product reads shared memory that was written without a barrier between")
         if (np.asarray(fences)[writer] == self.written_fence[index]).any():
             raise KernelError("a product reads shared memory that its writer did not fence (fence_async)")
+        self._note_read(warp, index, epoch)
+        self.reader_lane[index] = MANY
+
+    def note_late_read(self, warp: Warp, index: NDArray, epoch: int) -> None:
+        """A product that read words ``index`` has ended: it may have read them until now."""
         self._note_read(warp, index, epoch)
         self.reader_lane[index] = MANY
 
@@ -204,6 +213,8 @@ class Shared:
         ``single_halves``: the lanes write 16 bits each, so two of them may share a word.
         """
         self._check_bounds(index)
+        if self.busy[index].any():
+            raise KernelError("shared memory is written while a product that reads it is under way")
         read_now = self._now(self.read_at[index], self.reader_team[index], warp, epoch)
         written_now = self._now(
             self.written_at[index], self.writer[index] // warp.machine.team_warps, warp, epoch
@@ -268,6 +279,8 @@ class Machine:
         """Warps that meet at a team barrier; one team unless a kernel has such barriers."""
         self.fences: list[int] = []
         """By warp of the block, how often it fenced its writes for warpgroup products."""
+        self.products: dict[int, deque[NDArray]] = {}
+        """By warp of the block, the words that its warpgroup products under way read, oldest first."""
         self._block_epoch = 0
         self._team_epochs: dict[int, int] = {}
 
@@ -311,6 +324,7 @@ class Machine:
         state = _Turns(warps)
         self._turns = state
         self.fences = [0] * warps
+        self.products = {}
         self._block_epoch += 1
         self._team_epochs = {}
 
@@ -319,6 +333,8 @@ class Machine:
             try:
                 state.wait_turn(index)
                 kernel(*arguments)
+                if self.products.get(index):
+                    raise KernelError(f"warp {index} ended while products of it are under way")
             except BaseException as error:
                 state.fail(error)
             finally:

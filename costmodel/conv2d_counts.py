@@ -1,0 +1,148 @@
+"""What the launches of a convolution layer by FFT do, counted in closed form: bytes, products, flops, barriers.
+
+The figures are those that the CPU body counts while it runs (``kernels_numba.Counters``), exactly. Symbols: R x C
+samples of a tile and F = R C / 2 frequencies; M tiles of all images; slots, the channels of a spectrum with those that
+fill up groups of four.
+
+* *transform*: reads every sample once for each tile it is in, writes 4 F words a slot; products R/16 (C/8)(C/16) for
+the
+  columns, and as many of R for the rows.
+* *product*: reads x once for every block of columns, w once for every block of rows.
+* *inverse*: reads 4 F a slot, writes the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from costmodel.linear_counts import LinearCounts as Counts
+from costmodel.linear_counts import ceil
+
+LANES, WARP_BYTES, QUAD_BYTES = 32, 128, 512
+
+
+def window_samples(values: dict[str, Any], axis: str) -> int:
+    """Stored samples of an image that the tiles along an axis ("down" or "across") see, counted for every tile."""
+    size, first = ("height", "first_row") if axis == "down" else ("width", "first_column")
+    total = 0
+    for tile in range(values[f"tiles_{axis}"]):
+        start = values[first] + tile * values[f"step_{axis}"]
+        low, high = max(start, 0), min(values[size], start + values[f"extent_{axis}"])
+        spread = values[axis]
+        total += max(0, ceil(high, spread) - ceil(low, spread))
+    return total
+
+
+def conflicts_of_rows(channels: int) -> int:
+    """Passes beyond the first for 32 words of shared memory in rows of ``channels``, one word apart."""
+    words = [lane // channels * (channels + 1) + lane % channels for lane in range(LANES)]
+    return int(np.bincount(np.array(words) % 32).max()) - 1
+
+
+def _transform(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    row_tiles, seen_tiles, points = spec.rows // 16, spec.seen_rows // 16, spec.rows * spec.columns // 2
+    k_tiles, q_tiles = spec.seen_columns // 16, spec.columns // 16 // spec.slices
+    tiles = values["tiles_down"] * values["tiles_across"]
+    images = values["maps"] // tiles
+    slots = values["maps"] * values["all_channels"]  # tiles of maps that warps carry
+    groups = values["all_channels"] // values["padded_channels"]
+    seen = window_samples(values, "down") * window_samples(values, "across")
+    total.read(values["x"].name, 2 * images * groups * values["real_channels"] * seen)
+    total.read("constants", grid * 4 * spec.constant_words)
+    total.wrote("spectrum", 4 * points * slots)
+    total.shared_written_bytes += grid * 4 * spec.constant_words + 4 * points * slots
+    loaded = slots * spec.slices * QUAD_BYTES * (k_tiles * q_tiles + row_tiles * seen_tiles)
+    moved = grid * points * spec.channels // LANES
+    total.shared_read_bytes += loaded + WARP_BYTES * moved
+    total.shared_wavefronts += loaded // WARP_BYTES + 4 * points * slots // WARP_BYTES
+    total.shared_wavefronts += moved * (1 + conflicts_of_rows(spec.channels))
+    total.bank_conflicts += moved * conflicts_of_rows(spec.channels)
+    total.mma_m16n8k16 += slots * spec.slices * 2 * q_tiles * seen_tiles * (k_tiles + row_tiles)
+    total.transposes += slots * spec.slices * 4 * seen_tiles * q_tiles
+    total.fp32_flops += slots * spec.slices * 64 * (spec.rows // 8 * q_tiles * 2)
+    total.barriers += 2 * grid
+
+
+def _inverse(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    row_tiles, k_tiles, points = spec.rows // 16, spec.columns // 16, spec.rows * spec.columns // 2
+    out_groups, out_tiles = spec.wanted_rows // 8, spec.wanted_columns // 8 // spec.slices
+    tiles = values["tiles_down"] * values["tiles_across"]
+    groups = values["all_channels"] // values["padded_channels"]
+    warps = values["maps"] * groups * values["real_channels"]  # tiles of maps that warps carry
+    samples = ceil(values["height"], values["down"]) * ceil(values["width"], values["across"])
+    total.wrote("out", 2 * warps // tiles * samples)
+    total.read("product", 4 * points * values["maps"] * values["all_channels"])
+    total.read("constants", grid * 4 * spec.constant_words)
+    total.shared_written_bytes += grid * 4 * (spec.constant_words + points * spec.channels)
+    factors = 2 * (k_tiles * out_tiles + out_groups * row_tiles) * spec.slices
+    loaded = warps * (points // LANES + factors)
+    total.shared_read_bytes += WARP_BYTES * loaded
+    total.shared_wavefronts += loaded
+    total.mma_m16n8k16 += warps * spec.slices * out_tiles * row_tiles * (k_tiles + out_groups // 2)
+    total.transposes += warps * spec.slices * 2 * row_tiles * out_tiles
+    total.half_flops += warps * 4 * points
+    total.fp32_flops += warps * spec.slices * 2 * out_groups * out_tiles * LANES
+    total.barriers += grid
+
+
+def _product(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    row_blocks, column_blocks = values["row_blocks"], values["column_blocks"]
+    frequencies = grid // (row_blocks * column_blocks)  # of all groups
+    m, n, k = values["m"], values["n"], values["k"]
+    row_tiles, column_tiles = spec.warp_rows // 16, spec.warp_columns // 8
+    slabs = grid * ceil(k, 64)
+    total.read("spectrum", 2 * k * frequencies * (column_blocks * m + row_blocks * n))
+    total.wrote("product", 4 * frequencies * m * 2 * ceil(n, 2))
+    total.shared_written_bytes += slabs * (spec.rows + spec.columns) * 128
+    loaded = slabs * spec.warps * 4 * (row_tiles + column_tiles // 2)
+    total.shared_read_bytes += loaded * QUAD_BYTES
+    total.shared_wavefronts += loaded * 4
+    total.mma_m16n8k16 += slabs * spec.warps * 4 * row_tiles * 2 * column_tiles
+    total.barriers += slabs
+
+
+def _gradient(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    row_blocks, column_blocks = values["row_blocks"], values["column_blocks"]
+    frequencies = grid // (row_blocks * column_blocks)
+    m, rows, columns = values["m"], values["rows"], values["columns"]
+    slabs = grid * ceil(m, 32)
+    chunks = column_blocks * ceil(rows, 4) + row_blocks * ceil(columns, 4)
+    total.read("spectrum", 16 * frequencies * m * chunks)
+    total.wrote("product", 4 * frequencies * rows * columns)
+    total.shared_written_bytes += slabs * 32 * 4 * (spec.rows + spec.columns)
+    tiles = 4 * spec.rows * spec.columns // 128  # 16 rows of 8 columns of halves, of a block
+    down, across = layouts()[spec.rows, spec.columns]
+    loaded = slabs * 2 * (across * spec.rows // 8 + down * spec.columns // 8)
+    total.shared_read_bytes += loaded * QUAD_BYTES
+    total.shared_wavefronts += loaded * 4
+    total.mma_m16n8k16 += slabs * 2 * tiles
+    total.fp32_flops += grid * tiles * 4 * LANES
+    total.barriers += slabs
+
+
+def layouts() -> dict[tuple[int, int], tuple[int, int]]:
+    """How the warps of a block share its tile of a gradient."""
+    from kernels_numba.spectral_gradient import LAYOUTS
+
+    return LAYOUTS
+
+
+KERNELS = {
+    "map_transform": _transform,
+    "map_inverse": _inverse,
+    "spectral_product": _product,
+    "spectral_gradient": _gradient,
+}
+
+
+def of_steps(steps: Iterable[Any]) -> Counts:
+    """Count the launches of a ``kernels_numba.conv2d_plan.Plan`` (what its ``steps`` gives)."""
+    total = Counts()
+    for step in steps:
+        KERNELS[step.family.__name__.rpartition(".")[2]](total, step.spec, step.values, step.grid)
+        total.blocks += step.grid
+        total.warps += step.grid * step.spec.warps
+    return total

@@ -1,0 +1,246 @@
+"""Which way a convolution layer goes: whole maps or tiles by FFT, or the direct library; by a model that counts bytes.
+
+A launch takes as long as the longest of what it does: bytes to and from device memory, products on tensor cores; and
+some microseconds more. The direct library is one launch whose operations are the sum's own: it has no spectra, but k^2
+times the products. What decides is mostly the bytes of the spectra, so the filters count: [f', f] maps as large as a
+tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kernels_numba import map_transform
+from kernels_numba.conv2d_geometry import Geometry, Pair
+from kernels_numba.conv2d_plan import PASSES, Plan, Source, candidates
+from kernels_numba.conv2d_tiles import Axis
+from kernels_numba.device import LARGEST_SHARED_BYTES
+
+H200_SMS = 132
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a GPU does in a second, as these kernels reach it."""
+
+    memory: float
+    """Bytes."""
+    tensor: float
+    """Flops of products of spectra."""
+    direct: float
+    """Flops of the library's convolution."""
+    launch: float
+    """Seconds of a launch beside its work."""
+    transform: float
+    """Points that the transforms of all warps make, bytes aside."""
+
+
+H200 = Rates(memory=3.0e12, tensor=3.0e14, direct=3.3e14, launch=3e-6, transform=1.6e12)
+
+
+def rates_for(sm_count: int | None) -> Rates:
+    """Rates of a GPU of which only the number of SMs is known: those measured on an H200, per SM."""
+    share = (sm_count or H200_SMS) / H200_SMS
+    return replace(
+        H200,
+        memory=H200.memory * share,
+        tensor=H200.tensor * share,
+        direct=H200.direct * share,
+        transform=H200.transform * share,
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one launch: bytes, flops on tensor cores, and points that are transformed."""
+
+    name: str
+    bytes: int
+    flops: int
+    points: int = 0
+
+    def _terms(self, rates: Rates) -> dict[str, float]:
+        return {
+            "device memory": self.bytes / rates.memory,
+            "tensor cores": self.flops / rates.tensor,
+            "transforms": self.points / rates.transform,
+        }
+
+    def seconds(self, rates: Rates) -> float:
+        """Time of the launch."""
+        return max(self._terms(rates).values()) + rates.launch
+
+    def bound(self, rates: Rates) -> str:
+        """What most of it is spent on."""
+        terms = {**self._terms(rates), "launching": rates.launch}
+        return max(terms, key=lambda name: terms[name])
+
+
+def costs(plan: Plan) -> list[Cost]:
+    """What the launches of a plan do, one image group after the other added up."""
+    geometry, images = plan.geometry, plan.geometry.x_shape[0]
+    words = plan.words(images)
+    sources: list[Source] = {
+        "forward": lambda: [plan.source_x(images), plan.source_w()],
+        "input_gradient": lambda: [plan.source_dy(images), plan.source_w()],
+        "weight_gradient": lambda: [plan.source_dy(images), plan.source_x(images)],
+    }[plan.which]()
+    found = []
+    for name, source in zip("AB", sources, strict=True):
+        stored = source.images * source.groups * source.channels * source.shape[0] * source.shape[1]
+        found.append(Cost(f"transform of {source.name}", 2 * stored + 4 * words[name], 0, words[name]))
+    inputs, outputs = geometry.inputs, geometry.outputs
+    products = plan.points * images * plan.tiles * geometry.groups * inputs * outputs
+    found.append(Cost("product", 4 * sum(words.values()), 8 * products))
+    result = {"forward": geometry.y_shape, "input_gradient": geometry.x_shape}.get(
+        plan.which, geometry.w_shape
+    )
+    size = result[0] * result[1] * result[2] * result[3]
+    found.append(Cost("inverse transform", 4 * words["P"] + 2 * size, 0, words["P"]))
+    return found
+
+
+def seconds(plan: Plan, rates: Rates) -> float:
+    """Time of a pass by FFT."""
+    extra = (len(costs(plan)) - 1) * (plan.batches - 1) * rates.launch
+    return sum(cost.seconds(rates) for cost in costs(plan)) + extra
+
+
+def direct_seconds(geometry: Geometry, rates: Rates) -> float:
+    """Time of a pass by the direct library, the same for all three."""
+    arrays = (geometry.x_shape, geometry.w_shape, geometry.y_shape)
+    nbytes = 2 * sum(s[0] * s[1] * s[2] * s[3] for s in arrays)
+    return max(nbytes / rates.memory, geometry.flops / rates.direct) + rates.launch
+
+
+def plans(
+    geometry: Geometry,
+    which: str,
+    dtype: str,
+    *,
+    tile: int | Pair | None = None,
+    memory: int | None = None,
+    shared_limit: int = LARGEST_SHARED_BYTES,
+) -> list[Plan]:
+    """All ways to do a pass by FFT within ``memory`` bytes of spectra.
+
+    Raises ``ValueError`` where there is none: filters that no tile has room for, tiles that do not exist, or too little
+    memory; the message says what would do.
+    """
+    found = candidates(geometry, which)
+    largest = max(map_transform.SIZES)
+    if not found:
+        raise ValueError(
+            f"w: its taps cover {geometry.span} samples, and tiles have at most {largest} rows and columns; use "
+            'impl="direct", or split the filter into blocks and add up their results'
+        )
+    if tile is not None:
+        wanted = tile if isinstance(tile, tuple) else (tile, tile)
+        found = [pair for pair in found if (pair[0].size, pair[1].size) == wanted]
+        if not found:
+            accepted = sorted({(d.size, a.size) for d, a in candidates(geometry, which)})
+            raise ValueError(
+                f"tile: accepted for this layer are {', '.join(f'{r}x{c}' for r, c in accepted)}; got {tile!r}"
+            )
+    made = [_within(geometry, which, dtype, pair, memory, shared_limit) for pair in found]
+    fitting = [plan for plan, _ in made if plan is not None]
+    if not fitting:
+        least = min(nbytes for _, nbytes in made)
+        what = "all images at once" if which == "weight_gradient" else "one image at a time"
+        raise ValueError(
+            f"memory: the spectra of this layer need at least {least} bytes ({what}); got a limit of {memory}"
+        )
+    return fitting
+
+
+def _within(
+    geometry: Geometry, which: str, dtype: str, pair: tuple[Axis, Axis], memory: int | None, shared_limit: int
+) -> tuple[Plan | None, int]:
+    """The plan of a tiling that obeys the limit, and the bytes it needs at least."""
+    total = max(geometry.x_shape[0], 1)
+    plan = Plan(geometry, which, dtype, *pair, total, shared_limit)
+    if memory is None or plan.bytes <= memory:
+        return plan, plan.bytes
+    if which == "weight_gradient":  # sums over all images
+        return None, plan.bytes
+    one = replace(plan, images=1)
+    fixed = 4 * plan.words(0)["B"]
+    images = (memory - fixed) // (one.bytes - fixed)
+    if images < 1:
+        return None, one.bytes
+    # As many groups as that needs, of equal size.
+    return replace(plan, images=-(-total // -(-total // min(images, total)))), one.bytes
+
+
+def best(found: list[Plan], rates: Rates) -> Plan:
+    """The plan that the model says is fastest."""
+    return min(found, key=lambda plan: (seconds(plan, rates), plan.bytes))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which way a pass goes, and why. Times are microseconds of the model."""
+
+    which: str
+    impl: str
+    """"fft" or "direct"."""
+    plan: Plan | None
+    """The best plan by FFT, if there is one,"""
+    fft_us: float | None
+    direct_us: float
+    launches: tuple[tuple[str, int, int, float], ...]
+    """and of its launches name, bytes, flops and time."""
+    obstacle: str = ""
+    """Why there is no plan."""
+
+    @property
+    def margin(self) -> float | None:
+        """How much slower the other way would be: 0.5 is half as long again."""
+        if self.fft_us is None:
+            return None
+        return max(self.fft_us, self.direct_us) / min(self.fft_us, self.direct_us) - 1
+
+    def __str__(self) -> str:
+        if self.plan is None:
+            return f"{self.which}: direct, {self.direct_us:.0f} us; no FFT: {self.obstacle}"
+        rows, columns = self.plan.tile
+        lines = [
+            f"{self.which}: {self.impl}; by FFT {self.fft_us:.0f} us, direct {self.direct_us:.0f} us (model)",
+            f"  FFT in tiles of {rows} x {columns}, {self.plan.tiles} an image, {self.plan.images} images at once, "
+            f"{self.plan.bytes / 1e6:.1f} MB of spectra",
+        ]
+        lines += [
+            f"  {name}: {nbytes / 1e6:.1f} MB, {flops / 1e9:.1f} GFLOP, {us:.0f} us"
+            for name, nbytes, flops, us in self.launches
+        ]
+        return "\n".join(lines)
+
+
+def explain(
+    geometry: Geometry,
+    which: str,
+    dtype: str,
+    *,
+    sm_count: int | None = None,
+    rates: Rates | None = None,
+    tile: int | Pair | None = None,
+    memory: int | None = None,
+    shared_limit: int = LARGEST_SHARED_BYTES,
+    direct: bool = True,
+) -> Explanation:
+    """Choose for one pass, with given rates or those of so many SMs; ``direct``: whether the library can be reached."""
+    if which not in PASSES:
+        raise ValueError(f"which: expected one of {', '.join(PASSES)}; got {which!r}")
+    rates = rates or rates_for(sm_count)
+    direct_us = 1e6 * direct_seconds(geometry, rates)
+    try:
+        found = plans(geometry, which, dtype, tile=tile, memory=memory, shared_limit=shared_limit)
+    except ValueError as error:
+        if not direct:
+            raise
+        return Explanation(which, "direct", None, None, direct_us, (), str(error))
+    plan = best(found, rates)
+    fft_us = 1e6 * seconds(plan, rates)
+    launches = tuple((c.name, c.bytes, c.flops, 1e6 * c.seconds(rates)) for c in costs(plan))
+    impl = "direct" if direct and direct_us < fft_us else "fft"
+    return Explanation(which, impl, plan, fft_us, direct_us, launches)

@@ -1,0 +1,189 @@
+"""Settings of the kernels of linear layers for a shape, without measurements.
+
+Figures are those that were fastest on an H200, or bandwidths of one SM of it; a dispatch table knows better where one
+was measured (`linear_dispatch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kernels_numba import linear_flat, linear_full, linear_group
+from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.linear_product import Choice
+
+
+def default_choice(
+    impl: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    sm_count: int = 132,
+    shared_bytes: int = LARGEST_SHARED_BYTES,
+    capability: tuple[int, int] | None = None,
+) -> Choice:
+    """Settings of a kernel for a shape, without measurements.
+
+    Args:
+        impl: the kernel.
+        m: rows of x, at least 1.
+        n: rows of w.
+        k: columns of both.
+        sm_count: the GPU's SMs,
+        shared_bytes: the shared memory that it allows a block,
+        capability: and its compute capability; None: any. On 9.0 the full product runs on warpgroups.
+
+    Raises:
+        ValueError: no kernel fits in so little shared memory.
+    """
+    if impl == "vendor":
+        return Choice("vendor")
+    if impl == "full":
+        on_groups = capability == linear_group.CAPABILITY
+        found = _default_group(m, n, k, sm_count, shared_bytes) if on_groups else None
+        return found or _default_full(m, n, k, sm_count, shared_bytes)
+    if impl == "gemv":
+        rows, depth = (2, 4) if m <= 2 else (4, 2)
+        split = _split(-(-n // rows), k, 4 * 256 * depth, sm_count)
+        return Choice.of("gemv", rows=rows, depth=depth, warps=4, blocks=6 if m == 1 else 4, split=split)
+    settings = flat_tile(m, -(-n // sm_count))
+    columns = -(-m // 8)
+    while settings["warps"] > 1 and linear_flat.Spec("fp16", columns, **settings).shared_bytes > shared_bytes:
+        settings["warps"] //= 2
+    return Choice.of("flat", **settings, blocks=1, shares=sm_count, split=_split(n, k, 8 * 128, sm_count))
+
+
+def flat_tile(m: int, share: int) -> dict[str, Any]:
+    """Tile, batch and ring of the flat product where an SM takes ``share`` rows of w.
+
+    x is read once for every tile, so tiles are as high as fits. Accumulators (row_tiles M / 2 registers a lane) and
+    shared memory set the limit; the figures are those that were fastest on an H200.
+    """
+    if m <= 8:
+        if share <= 32:
+            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
+        if 64 < share <= 96:
+            return {"row_tiles": 6, "steps": 2, "stages": 2, "warps": 8}
+        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
+    if m <= 16:
+        if share <= 32:
+            return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 16}
+        return {"row_tiles": 3, "steps": 4, "stages": 2, "warps": 8}
+    if m <= 32:
+        return {"row_tiles": 2, "steps": 4, "stages": 2, "warps": 8}
+    return {"row_tiles": 2, "steps": 2, "stages": 2, "warps": 4}
+
+
+def _split(parts: int, k: int, share: int, sm_count: int) -> int:
+    """Blocks that share their outputs: as many as give every SM one, each of them ``share`` of K or more."""
+    return max(1, min(sm_count // parts, k // share, 64))
+
+
+FULL_TILES: tuple[dict[str, Any], ...] = (
+    {"rows": 128, "columns": 256, "warp_rows": 64, "warp_columns": 64, "stages": 4, "blocks": 1},
+    {"rows": 128, "columns": 192, "warp_rows": 64, "warp_columns": 48, "stages": 4, "blocks": 1},
+    {"rows": 128, "columns": 128, "warp_rows": 64, "warp_columns": 64, "stages": 3, "blocks": 2},
+    {"rows": 64, "columns": 128, "warp_rows": 32, "warp_columns": 64, "stages": 4, "blocks": 2},
+    {"rows": 64, "columns": 192, "warp_rows": 32, "warp_columns": 48, "stages": 5, "blocks": 1},
+    {"rows": 64, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 5, "blocks": 2},
+    {"rows": 32, "columns": 128, "warp_rows": 32, "warp_columns": 32, "stages": 6, "blocks": 1},
+)
+"""Tiles of the full product, from the one with the fewest loads for its products on."""
+
+
+def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> Choice:
+    """The tile, and the split of K, with the least work for the busiest SM.
+
+    Work is counted in elements of y times K, over what of the tensor cores' rate a tile of that size reaches; a split
+    adds the partial sums' way through L2, here as if K were 1024 longer for each.
+    """
+
+    def work(settings: dict[str, int], split: int) -> float:
+        rows, columns = settings["rows"], settings["columns"]
+        units = -(-m // rows) * -(-n // columns) * split
+        rate = 1 / (1 + 24 / rows + 24 / columns)
+        return -(-units // sm_count) * rows * columns * (k / split + (1024 if split > 1 else 0)) / rate
+
+    slabs = -(-k // linear_full.SLAB)
+    candidates = [
+        (work(settings, split), i, split)
+        for i, settings in enumerate(FULL_TILES)
+        for split in (1, 2, 3, 4, 6, 8)
+        if (split == 1 or split <= slabs // 4)
+        and linear_full.Spec("fp16", **settings).shared_bytes <= shared_bytes
+    ]
+    if not candidates:
+        raise ValueError(f"no tile of the full product fits in {shared_bytes} bytes of shared memory a block")
+    _, place, split = min(candidates)
+    tile = FULL_TILES[place]
+    return Choice.of("full", **tile, shares=sm_count * tile["blocks"], split=split)
+
+
+# ---- the full product on warpgroups ----------------------------------------------------------------------------
+GROUP_COLUMNS = (256, 192, 160, 128, 96, 64, 32)
+"""Rows of the right operand of a tile."""
+MOST_STAGES = 10
+L2_BYTES_PER_US, FLOPS_PER_US, MEMORY_BYTES_PER_US = 64e3, 6.0e6, 34.5e3
+"""What one SM of an H200 gets from L2 (where others read the same), from its tensor cores and from device memory."""
+LATENCY_US = 1.75
+"""From asking for a slab until it is there, when all SMs ask."""
+SLAB_US = 0.2
+"""The least that a slab takes,"""
+MEETING_US = 1.0
+"""and blocks that share a tile, to meet; their sums pass L2."""
+
+
+def group_candidates(
+    m: int, n: int, k: int, sm_count: int, shared_bytes: int
+) -> Iterator[tuple[float, Choice]]:
+    """Settings of the full product on warpgroups that fit, each with a rough time in microseconds.
+
+    Tiles are two warpgroups' rows of x by ``columns`` rows of w; or, turned, one or two warpgroups' rows of w by all
+    rows of x (at most 256), with as many rows of w for each block as give every SM the same.
+    """
+    slabs = -(-k // linear_full.SLAB)
+    moved = 2 * (n * k + m * k + m * n) / (sm_count * MEMORY_BYTES_PER_US)
+    for turned, groups in ((0, 2), (1, 1), (1, 2)):
+        rows = linear_group.GROUP_ROWS * groups
+        for columns in GROUP_COLUMNS:
+            if columns % (16 * groups) or (turned and not m <= columns < m + 32):
+                continue
+            stages = min(MOST_STAGES, shared_bytes // ((rows + columns) * 2 * linear_full.SLAB))
+            if stages < 3:
+                continue
+            for split in (1, 2, 3, 4, 6, 8):
+                if split > 1 and split > slabs // 4:
+                    continue
+                pitch = columns
+                if turned:
+                    share = -(-n * split // sm_count)
+                    pitch = min(rows, share + share % 2)
+                    if 2 * pitch <= rows and groups > 1:
+                        continue
+                tiles = -(-m // (columns if turned else rows)) * -(-n // pitch)
+                if split > 1 and tiles * split > 2 * sm_count:
+                    continue
+                loaded = ((pitch if turned else rows) + columns) * 2 * linear_full.SLAB
+                slab_us = max(
+                    loaded / L2_BYTES_PER_US,
+                    LATENCY_US / (stages - 2),
+                    2 * linear_full.SLAB * rows * columns / FLOPS_PER_US,
+                    SLAB_US,
+                )
+                time_us = max(-(-tiles * split // sm_count) * slabs / split * slab_us, moved)
+                if split > 1:
+                    time_us += MEETING_US + (split + 1) * 4 * rows * columns / L2_BYTES_PER_US
+                settings = {"groups": groups, "columns": columns, "stages": stages}
+                if turned:
+                    settings |= {"turned": 1, "pitch": pitch}
+                yield time_us, Choice.of("full", **settings, blocks=1, shares=sm_count, split=split)
+
+
+def _default_group(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> Choice | None:
+    """The candidate with the least time, None where none fits."""
+    found = sorted(
+        group_candidates(m, n, k, sm_count, shared_bytes), key=lambda pair: (pair[0], str(pair[1]))
+    )
+    return found[0][1] if found else None

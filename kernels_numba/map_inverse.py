@@ -1,0 +1,242 @@
+"""The inverse transform of points, cropped: from spectrum[frequency, image and tile, channel] to images.
+
+The other way round from `map_transform.py`. A block brings one tile of ``channels`` maps to shared memory; a warp takes
+a map's points to registers, where they are a left operand as they lie, and with S = Z[p] + Z[-1 - p] and
+D = -i (Z[p] - Z[-1 - p]) for p < R/2 forms
+
+    1. u[p, c] = sum_q Re (S[p, q] e^{2 pi i (q + 1/2) c / C}), the same of D
+    2. y[r, c] = sum_p u_S[p, c] cos(2 pi (p + 1/2) r / R) - u_D[p, c] sin(2 pi (p + 1/2) r / R)
+
+for the rows and columns that are wanted, and stores them, rounded once, where they belong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernels_numba.map_transform import MOST_REGISTERS, slices
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that is compiled into one kernel."""
+
+    rows: int
+    columns: int
+    dtype: str
+    wanted_rows: int
+    wanted_columns: int
+    """Samples of a tile that are formed: a multiple of 16 rows and of 16 columns (of 8, where C is one of 32)."""
+    halves: int = 2
+    """Samples that are stored together."""
+    spread: bool = False
+    """Only every so many samples are stored."""
+    channels: int = 32
+    """Maps of a block."""
+    warps: int = 8
+    blocks: int = 2
+    """Blocks per SM that the compiler must leave registers for."""
+
+    @property
+    def parts(self) -> int:
+        """Parts of the columns of points in the order in which they come from the forward transform."""
+        return slices(self.rows, self.columns)
+
+    @property
+    def slices(self) -> int:
+        """Parts of the wanted columns that are formed one after the other."""
+        if self.rows * self.wanted_columns <= MOST_REGISTERS:
+            return 1
+        return self.wanted_columns // 16 if self.columns % 32 else 2
+
+    @property
+    def points(self) -> int:
+        """Frequencies of a tile."""
+        return self.rows * self.columns // 2
+
+    @property
+    def constant_words(self) -> int:
+        """Both factors."""
+        return (self.columns * self.wanted_columns + self.rows * self.wanted_rows) // 2
+
+    @property
+    def pitch(self) -> int:
+        """Words from frequency to frequency in shared memory: odd, so that 32 of them are on different banks."""
+        return self.channels + 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return 4 * (self.constant_words + self.points * self.pitch)
+
+    @property
+    def name(self) -> str:
+        """A name that says what the kernel is, for error messages and profilers."""
+        spread = "_spread" if self.spread else ""
+        return (
+            f"map_inverse_{self.rows}x{self.columns}_to{self.wanted_rows}x{self.wanted_columns}_{self.dtype}"
+            f"_v{self.halves}_c{self.channels}_w{self.warps}{spread}"
+        )
+
+
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function for one spec and one body of the tile layer."""
+    rows, columns, warps, channels, strips = spec.rows, spec.columns, spec.warps, spec.channels, spec.slices
+    row_tiles, k_tiles, q_tiles = rows // 16, columns // 16, columns // 16 // spec.parts
+    out_groups, out_tiles = spec.wanted_rows // 8, spec.wanted_columns // 8 // strips
+    count = spec.points // 32  # points of a lane
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+    copy, commit, wait, barrier = tile.copy_words_async, tile.commit, tile.wait(0), tile.barrier
+    copy_points = tile.copy_async(2)
+    constant_words, pitch, points = spec.constant_words, spec.pitch, spec.points
+    rounds, slice_words = -(-constant_words // 128), columns * 8 * out_tiles // 2
+    at_rows = columns * spec.wanted_columns // 2
+    load_points = tile.load_shared(count, 1)
+    # As they come: [part, row group, column tile, e]; first all row groups of the first half, then the mirrors.
+    in_order = tile.select(
+        tuple(
+            part * (count // spec.parts) + (y * q_tiles + n) * 2 + e
+            for y in range(rows // 8)
+            for part in range(spec.parts)
+            for n in range(q_tiles)
+            for e in range(2)
+        )
+    )
+    fold = tile.fold_mirrors(count // 2)
+    as_left = tile.select(
+        tuple(
+            ((2 * m + (r & 1)) * k_tiles + k) * 2 + (r >> 1)
+            for m in range(row_tiles)
+            for k in range(k_tiles)
+            for r in range(4)
+        )
+    )
+    load_across = tile.load_shared(2 * k_tiles * out_tiles, 4)
+    load_down = tile.load_shared(2 * out_groups * row_tiles, 4)
+    contract_columns = tile.mma(row_tiles, out_tiles, k_tiles)
+    pack = tile.pack(2 * row_tiles * out_tiles)
+    transpose = tile.transpose(
+        tuple(
+            (2 * k + r) * out_tiles + n for k in range(row_tiles) for n in range(out_tiles) for r in range(2)
+        )
+    )
+    contract_rows = tile.mma(out_groups // 2, out_tiles, row_tiles)
+    scale = tile.scale(2 * out_groups * out_tiles)
+    store = tile.store_window(out_groups, out_tiles, spec.halves, spread=spec.spread)
+    together = 32 // channels
+    log_channels = channels.bit_length() - 1
+
+    def kernel(
+        spectrum,
+        words,
+        y,
+        factor,
+        maps,
+        tiles_down,
+        tiles_across,
+        image_stride,
+        channel_stride,
+        row_pitch,
+        height,
+        width,
+        step_down,
+        step_across,
+        down,
+        across,
+        real_channels,
+        padded_channels,
+        all_channels,
+        channel_blocks,
+    ):
+        index = small(lane())
+        w = small(warp())
+        r = w
+        while r < rounds:
+            copy(r * 128 + 4 * index, words, r * 128 + 4 * index)
+            r = small(r + warps)
+        m = small(divide(block(), channel_blocks))
+        first_slot = small((block() - m * channel_blocks) * channels)
+        channel = small(index & (channels - 1))
+        frequency = small(index >> log_channels)
+        slot = small(first_slot + channel)
+        stride = int64(maps) * all_channels
+        f = small(w * together + frequency)
+        at = 2 * (int64(f) * stride + int64(m) * all_channels + slot)
+        step = 2 * (warps * together) * stride
+        while f < points:
+            copy_points(2 * (constant_words + f * pitch + channel), spectrum, at, slot < all_channels)
+            f = small(f + warps * together)
+            at = at + step
+        commit()
+        strip = small(divide(m, tiles_across))
+        tile_column = small(m - strip * tiles_across)
+        image = small(divide(strip, tiles_down))
+        tile_row = small(strip - image * tiles_down)
+        top = small(tile_row * step_down)
+        left = small(tile_column * step_across)
+        bottom = small(min(height, top + step_down))
+        right = small(min(width, left + step_across))
+        row = small(top + (index >> 2))
+        column = small(left + 2 * (index & 3))
+        wait()
+        barrier()
+        c = w
+        while c < channels:
+            slot = small(first_slot + c)
+            group = small(divide(slot, padded_channels))
+            within = small(slot - group * padded_channels)
+            if (slot < all_channels) & (within < real_channels):
+                z = as_left(fold(in_order(load_points(constant_words + index * pitch + c, 32 * pitch))))
+                base = int64(image) * image_stride + int64(group * real_channels + within) * channel_stride
+                s = small(0)
+                while s < strips:
+                    u = contract_columns(z, load_across(s * slice_words + 4 * index, 128))
+                    v = contract_rows(load_down(at_rows + 4 * index, 128), transpose(pack(u)))
+                    at_column = small(column + s * (8 * out_tiles))
+                    v = scale(v, factor)
+                    store(y, base, row_pitch, row, at_column, bottom, right, down, across, v)
+                    s = small(s + 1)
+            c = small(c + warps)
+
+    return kernel
+
+
+VOCABULARY = "layers"
+ARGUMENTS = (
+    "spectrum",
+    "words",
+    "y",
+    "factor",
+    "maps",
+    "tiles_down",
+    "tiles_across",
+    "image_stride",
+    "channel_stride",
+    "row_pitch",
+    "height",
+    "width",
+    "step_down",
+    "step_across",
+    "down",
+    "across",
+    "real_channels",
+    "padded_channels",
+    "all_channels",
+    "channel_blocks",
+)
+"""Names of the kernel's arguments,"""
+SIGNATURE = ("HALVES", "WORDS", "HALVES", "FLOAT") + ("INT",) * 16
+"""and their kinds, for the compiler."""
+
+
+def min_blocks(spec: Spec) -> int:
+    """Blocks per SM that the compiler must leave registers for."""
+    return spec.blocks

@@ -1,0 +1,125 @@
+"""The CPU body's running sums on warpgroups: each warp computes its own 16 of the 64 rows.
+
+A product is computed when it begins, and is under way until it is waited for: until then nobody may write what it
+reads (`Shared.busy`), nor may its warp use the accumulators. Counts are by warp, as in `cpu_warpgroup`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_warpgroup import GROUP_WARPS
+from kernels_numba.tile.layout import WARP, c_index
+from kernels_numba.tile.machine import Buffer, KernelError, Machine
+
+SLAB = 64
+SLAB_WORDS = 256
+"""Slabs begin on 1024 bytes."""
+
+
+def slab_halves(rows: int) -> NDArray[np.intp]:
+    """Where the elements [rows, 64] of a slab lie: chunk c (8 halves) of row r is at place c XOR (r mod 8)."""
+    row, column = np.meshgrid(np.arange(rows), np.arange(SLAB), indexing="ij")
+    return row * SLAB + (column // 8 ^ row % 8) * 8 + column % 8
+
+
+class CpuGroupSums:
+    """Running sums of warpgroups; the vocabulary of linear layers inherits them."""
+
+    machine: Machine
+    half: np.dtype
+    _count_mma: Callable
+    _read_core: Callable
+    _put: Callable
+
+    def group_mma_add(self, columns: int, k_tiles: int) -> Callable:
+        """Begin c + left right^T for the 64 rows of a warpgroup, one 16-deep step after another."""
+        rows, across = c_index(2, columns // 8)
+        deep = 16 * k_tiles
+        right_places = slab_halves(columns)[:, :deep]
+
+        def product(c: Fragment, left: Any, right: Any) -> Fragment:
+            machine = self.machine
+            for word in (left, right):
+                if int(word) % SLAB_WORDS:
+                    raise KernelError(f"a slab begins at word {int(word)}, not on 1024 bytes")
+            rank = machine.warp.index % GROUP_WARPS
+            left_places = slab_halves(16)[:, :deep] + 16 * SLAB * rank
+            a = self._read_core(left, left_places, sharers=1)
+            b = self._read_core(right, right_places)
+            self._count_mma(1, columns // 8, k_tiles)
+            total = np.empty((16, columns), np.float32)
+            total[rows, across] = _by_row_groups(c).reshape(-1, 2, WARP).transpose(0, 2, 1)
+            with np.errstate(invalid="ignore", over="ignore"):
+                for k in range(0, deep, 16):
+                    total = total + a[:, k : k + 16] @ b[:, k : k + 16].T
+            halves = ((2 * int(left) + left_places).ravel(), (2 * int(right) + right_places).ravel())
+            words = np.unique(np.concatenate(halves) >> 1)
+            machine.shared.busy[words] += 1
+            machine.products.setdefault(machine.warp.index, deque()).append(words)
+            found = total[rows, across].transpose(0, 2, 1).reshape(2, columns // 8, 2, WARP)
+            return found.transpose(1, 0, 2, 3).reshape(-1, WARP)
+
+        return product
+
+    def group_wait(self, columns: int, pending: int) -> Callable:
+        """Wait until at most ``pending`` products of this warp are under way: the older ones have ended."""
+
+        def wait(c: Fragment) -> Fragment:
+            machine = self.machine
+            mine = machine.products.get(machine.warp.index, deque())
+            while len(mine) > pending:
+                words = mine.popleft()
+                machine.shared.busy[words] -= 1
+                # It may have read until now.
+                machine.shared.note_late_read(machine.warp, words, machine.epoch)
+            return c
+
+        return wait
+
+    # ---- results -------------------------------------------------------------------------------------------
+    def store_group(self, columns: int, halves: int) -> Callable:
+        """Accumulators of a warp, rounded, to a row-major matrix."""
+        return self._store(columns, halves, turned=False)
+
+    def store_group_turned(self, columns: int, halves: int) -> Callable:
+        """The same to the transposed matrix."""
+        return self._store(columns, halves, turned=True)
+
+    def _store(self, columns: int, halves: int, *, turned: bool) -> Callable:
+        tiles = columns // 8
+
+        def put(target: Buffer, at: Any, stride: Any, rows: Any, columns: Any, c: Fragment) -> None:
+            machine = self.machine
+            if machine.products.get(machine.warp.index):
+                raise KernelError("accumulators are stored while products onto them are under way")
+            with np.errstate(over="ignore", invalid="ignore"):
+                blocks = c.astype(self.half).view(np.int16).reshape(tiles, 2, 2, WARP)
+            if turned:
+                machine.counters.transposes += 2 * tiles
+                # Lane 4 g + t has row g, columns 2 t + e; of the transposed block too.
+                square = blocks.reshape(tiles, 2, 2, 8, 4).transpose(0, 1, 3, 4, 2).reshape(tiles, 2, 8, 8)
+                turned_back = square.swapaxes(-1, -2).reshape(tiles, 2, 8, 4, 2)
+                blocks = turned_back.transpose(0, 1, 4, 2, 3).reshape(tiles, 2, 2, WARP)
+            for j in range(tiles):
+                for y in range(2):
+                    down, right = (8 * j, 8 * y) if turned else (8 * y, 8 * j)
+                    for e in range(0, 2, halves):
+                        keep = (_lanes(rows) > down) & (_lanes(columns) > right + e)
+                        where = (_lanes(at) + down * int(stride) + right + e)[keep]
+                        target.check(where, halves)
+                        for h in range(halves):
+                            self._put(target, where + h, blocks[j, y, e + h, keep])
+
+        return put
+
+
+def _by_row_groups(c: Fragment) -> Fragment:
+    """Accumulators [column tile, row group, 2] as [row group, column tile, 2]."""
+    return c.reshape(-1, 2, 2, WARP).transpose(1, 0, 2, 3).reshape(-1, WARP)

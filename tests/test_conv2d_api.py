@@ -1,0 +1,195 @@
+"""conv2d and its gradients as a user calls them: arguments, errors, memory, kept spectra, the choice of a way."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernels_numba
+import reference
+from kernels_numba import (
+    Conv2dSpectra,
+    conv2d,
+    conv2d_input_gradient,
+    conv2d_weight_gradient,
+    explain_conv2d,
+)
+from kernels_numba.conv2d_dispatch import plans, rates_for, seconds
+from kernels_numba.conv2d_geometry import Geometry
+from kernels_numba.conv2d_plan import PASSES
+from kernels_numba.conv2d_tiles import axes
+
+pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
+
+
+def data(*shape: int, seed: int = 0, dtype: Any = np.float16) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def test_passes_are_adjoint_and_the_spectrum_is_reused() -> None:
+    """<conv(x, w), dy> = <x, gx> = <w, gw>, within the bounds of the three; the kept spectrum changes nothing."""
+    x, w, layer = data(2, 2, 9, 11), data(3, 2, 3, 4, seed=1), {"padding": (1, 2)}
+    keep = Conv2dSpectra()
+    assert keep.bytes == 0
+    y = conv2d(x, w, keep=keep, **layer)
+    assert keep.bytes == 4 * 128 * 2 * 4  # frequencies, images, channels padded to four
+    dy = data(*y.shape, seed=2)
+    gx = conv2d_input_gradient(dy, w, input_size=(9, 11), **layer)
+    gw = conv2d_weight_gradient(x, dy, kernel_size=(3, 4), keep=keep, **layer)
+    again = conv2d_weight_gradient(x, dy, kernel_size=(3, 4), **layer)
+    assert np.array_equal(gw, again)
+    reference.check_conv2d(y, reference.conv2d(x, w, **layer), x, w, which="forward", dtype="fp16")
+    sizes = [np.linalg.norm(a.astype(float)) for a in (x, w, dy)]
+    inner = [float(np.vdot(a.astype(float), b.astype(float))) for a, b in ((y, dy), (x, gx), (w, gw))]
+    allowed = 2 * reference.conv2d_bound("fp16", samples=w.size) * np.prod(sizes)
+    assert max(inner) - min(inner) < allowed < 0.1 * np.prod(sizes)
+    other = data(2, 2, 9, 12)
+    with pytest.raises(ValueError, match="keep: it holds no spectrum of this layer's x"):
+        conv2d_weight_gradient(other, data(2, 3, 9, 13), kernel_size=(3, 4), keep=keep, **layer)
+    keep.clear()
+    assert keep.bytes == 0
+    with pytest.raises(ValueError, match="keep: it holds no spectrum"):
+        conv2d_weight_gradient(x, dy, kernel_size=(3, 4), keep=keep, **layer)
+
+
+def test_out_and_empty_batches() -> None:
+    w = data(3, 2, 3, 3, dtype=ml_dtypes.bfloat16)
+    empty = np.empty((0, 2, 8, 8), ml_dtypes.bfloat16)
+    assert conv2d(empty, w).shape == (0, 3, 6, 6)
+    assert conv2d_input_gradient(np.empty((0, 3, 6, 6), w.dtype), w, input_size=8).shape == (0, 2, 8, 8)
+    out = np.full(w.shape, np.nan, w.dtype)
+    found = conv2d_weight_gradient(empty, np.empty((0, 3, 6, 6), w.dtype), kernel_size=3, out=out)
+    assert found is out and not out.any()
+    x = data(1, 1, 5, 4)
+    out = np.full((1, 1, 5, 4), np.nan, np.float16)
+    assert conv2d(x, np.ones((1, 1, 1, 1), np.float16), out=out) is out
+    assert np.linalg.norm(out - x.astype(float)) < 2 * reference.conv2d_bound("fp16") * np.linalg.norm(x)
+
+
+X, W = np.zeros((2, 4, 9, 9), np.float16), np.zeros((6, 4, 3, 3), np.float16)
+DY = np.zeros((2, 6, 7, 7), np.float16)
+ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: conv2d(X.astype(np.float32), W), TypeError, "x: the kernels take fp16 and bf16, got fp32"),
+    (lambda: conv2d(X, W.astype(ml_dtypes.bfloat16)), TypeError, "w: expected fp16, as x; got bf16"),
+    (lambda: conv2d([[1.0]], W), TypeError, "x: expected a NumPy"),
+    (lambda: conv2d(X[0], W), ValueError, "x: expected an array of four axes"),
+    (lambda: conv2d(X, W[:, :3]), ValueError, "with the C=4 of x"),
+    (lambda: conv2d(X, W, groups=0), ValueError, "groups: expected a whole number"),
+    (lambda: conv2d(X, W[:5, :2], groups=2), ValueError, "O divisible by groups"),
+    (lambda: conv2d(X, W, stride=0), ValueError, "stride: expected one integer or two of at least 1"),
+    (lambda: conv2d(X, W, dilation=1.5), TypeError, "dilation: expected one integer or two"),
+    (lambda: conv2d(X, W, padding="full"), ValueError, 'padding: expected "same", "valid"'),
+    (lambda: conv2d(X, W, padding="same", stride=2), ValueError, "needs stride 1"),
+    (lambda: conv2d(X, W, dilation=5), ValueError, r"its taps cover \(11, 11\) samples of \(9, 9\)"),
+    (lambda: conv2d(X, W, impl="winograd"), ValueError, "impl: expected one of fft, direct"),
+    (lambda: conv2d(X, W, impl="direct"), ValueError, "PyTorch, for its tensors on a GPU"),
+    (lambda: conv2d(X, W, tile=24), ValueError, "tile: accepted for this layer are 16x16"),
+    (lambda: conv2d(X, W, memory=1 << 12), ValueError, "need at least 18432 bytes"),
+    (lambda: conv2d(X, W, memory=0.5), TypeError, "memory: expected a whole number of bytes"),
+    (lambda: conv2d(X.transpose(0, 1, 3, 2), W), ValueError, "x: expected a contiguous"),
+    (lambda: conv2d(X, W, out=DY[:, :5]), ValueError, "out: expected shape"),
+    (lambda: conv2d_input_gradient(DY, W, input_size=10), ValueError, "dy: expected shape"),
+    (lambda: conv2d_input_gradient(DY, W, input_size=9, groups=0), ValueError, "groups"),
+    (lambda: conv2d_weight_gradient(X, DY, kernel_size=4), ValueError, "dy: expected shape"),
+    (lambda: conv2d_weight_gradient(X, DY, kernel_size=3, groups=3), ValueError, "C divisible by groups=3"),
+    (
+        lambda: conv2d_weight_gradient(X, DY, kernel_size=3, memory=100),
+        ValueError,
+        r"at least \d+ bytes \(all images at once\)",
+    ),
+    (
+        lambda: conv2d(np.zeros((1, 1, 99, 99), np.float16), np.zeros((1, 1, 65, 65), np.float16)),
+        ValueError,
+        "tiles have at most 64",
+    ),
+    (lambda: explain_conv2d((2, 4, 9, 9), (6, 4, 3, 3), dtype="fp32"), ValueError, "dtype"),
+    (lambda: explain_conv2d((2, 4, 9, 9), (6, 4, 3, 3), which="backward"), ValueError, "which"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ERRORS)))
+def test_errors_say_what_came_and_what_is_accepted(number: int) -> None:
+    call, kind, message = ERRORS[number]
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_kept_spectra_and_groups_of_images_exclude_each_other() -> None:
+    x = np.zeros((3, 1, 8, 8), np.float16)
+    with pytest.raises(ValueError, match="keep: images go in groups of 1"):
+        conv2d(x, np.zeros((1, 1, 3, 3), np.float16), memory=6144, keep=Conv2dSpectra())
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(1, 40),
+    st.integers(2, 64),
+    st.integers(1, 11),
+    st.integers(10**5, 10**9),
+    st.sampled_from(PASSES),
+)
+def test_plans_obey_the_limit(n: int, channels: int, size: int, k: int, memory: int, which: str) -> None:
+    """Every plan stays within the limit, or the error names a limit that would do."""
+    geometry = Geometry.of((n, channels, size, size), (channels, channels, k, k), padding=k // 2)
+    try:
+        found = plans(geometry, which, "fp16", memory=memory)
+    except ValueError as error:
+        needed = int(str(error).split("at least ")[1].split(" bytes")[0])
+        assert needed > memory
+        found = plans(geometry, which, "fp16", memory=needed)
+        memory = needed
+    for plan in found:
+        assert plan.bytes <= memory
+        assert plan.images * plan.batches >= n
+        assert seconds(plan, rates_for(132)) > 0
+
+
+@given(
+    st.integers(1, 150),
+    st.integers(1, 20),
+    st.integers(0, 25),
+    st.integers(0, 30),
+    st.booleans(),
+)
+def test_tiles_compute_each_result_from_its_own_samples(
+    n_in: int, span: int, before: int, after: int, backwards: bool
+) -> None:
+    """Overlap-save on integers, wrapping with the other sign: every tiling gives the sums."""
+    n_out = n_in + before + after - span + 1
+    if n_out < 1:
+        return
+    draw = np.random.default_rng(n_in)
+    source, filter_ = draw.integers(-9, 10, n_in), draw.integers(-9, 10, span)
+    padded = np.concatenate([np.zeros(before, int), source, np.zeros(after, int)])
+    taps = filter_[::-1] if backwards else filter_
+    exact = np.correlate(padded, taps, "valid")
+    for tiles in axes(n_in, n_out, span, -before, span - 1 if backwards else 0):
+        found = np.zeros(n_out, int)
+        for i in range(tiles.count):
+            at = tiles.first + i * tiles.step + np.arange(tiles.size)
+            inside = (at >= 0) & (at < n_in)
+            tile = np.where(inside, source[np.clip(at, 0, n_in - 1)], 0)
+            for a in range(min(tiles.step, n_out - i * tiles.step)):
+                for j in range(span):
+                    place = a + tiles.skip - j if backwards else a + j
+                    sign = -1 if place // tiles.size % 2 else 1
+                    found[i * tiles.step + a] += filter_[j] * sign * tile[place % tiles.size]
+        assert np.array_equal(found, exact), tiles
+
+
+def test_explanations() -> None:
+    found = explain_conv2d((128, 96, 32, 32), (96, 96, 7, 7))
+    assert found.impl == "fft" and found.plan is not None and found.plan.tile == (32, 32)
+    assert found.margin is not None and found.margin > 1
+    assert "tiles of 32 x 32" in str(found) and "MB of spectra" in str(found)
+    assert explain_conv2d((128, 96, 32, 32), (96, 96, 1, 1)).impl == "direct"
+    large = explain_conv2d((1, 1, 99, 99), (1, 1, 65, 65))
+    assert large.impl == "direct" and "tiles have at most 64" in str(large)
+
+
+def test_front_door_is_exported() -> None:
+    assert {"conv2d", "Conv2dSpectra", "explain_conv2d"} <= set(kernels_numba.__all__)

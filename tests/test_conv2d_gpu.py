@@ -1,0 +1,131 @@
+"""Convolution layers on a GPU: against float64, and against the CPU body; layers too large for that one."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.typing import NDArray
+from test_conv2d import OPERANDS, Case, cases, exact
+
+import reference
+from kernels_numba import (
+    Conv2dSpectra,
+    conv2d,
+    conv2d_input_gradient,
+    conv2d_weight_gradient,
+)
+from kernels_numba.conv2d_plan import PASSES
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning"),
+]
+
+
+def run(case: Case, data: dict[str, NDArray], **settings: Any) -> NDArray:
+    geometry, layer = case.geometry, {**case.layer, "tile": case.tile, "impl": "fft", **settings}
+    if case.which == "forward":
+        return conv2d(data["x"], data["w"], **layer)
+    if case.which == "input_gradient":
+        return conv2d_input_gradient(data["dy"], data["w"], input_size=geometry.x_shape[2:], **layer)
+    return conv2d_weight_gradient(data["x"], data["dy"], kernel_size=geometry.w_shape[2:], **layer)
+
+
+def assert_right(case: Case, **settings: Any) -> None:
+    data = case.data()
+    a, b = (data[name] for name in OPERANDS[case.which])
+    result = exact(case.which, data, case.geometry, case.layer)
+    reference.check_conv2d(
+        run(case, data, **settings), result, a, b, which=case.which, dtype=case.dtype, groups=case.groups
+    )
+
+
+@settings(max_examples=30)
+@given(cases())
+def test_random_layers(case: Case) -> None:
+    assert_right(case)
+
+
+LAYERS = (
+    Case((4, 96, 32, 32), 96, (7, 7), tile=(32, 32)),
+    Case((3, 35, 33, 40), 70, (5, 9), tile=(32, 48), padding=(2, 4), dtype="bf16"),
+    Case((2, 130, 30, 50), 33, (11, 4), tile=(48, 16), stride=(2, 3)),
+    Case((3, 12, 64, 64), 20, (11, 11), tile=(64, 64)),
+    Case((2, 12, 90, 70), 18, (7, 7), tile=(64, 48), dilation=(2, 3), padding=(6, 9), groups=3),
+    Case((2, 24, 31, 37), 24, (5, 5), tile=(32, 32), padding=(2, 2), groups=24),
+    Case((40, 3, 50, 50), 64, (9, 9), tile=(48, 64)),
+    Case((2, 5, 70, 64), 6, (40, 33), tile=(64, 64)),
+    Case((1, 1, 1, 1), 1, (1, 1)),
+)
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("case", LAYERS, ids=lambda case: "x".join(map(str, (*case.x, *case.taps))))
+def test_layers(case: Case, which: str) -> None:
+    assert_right(Case(**{**vars(case), "which": which}))
+
+
+@pytest.mark.parametrize("case", LAYERS[:3], ids=lambda case: "x".join(map(str, case.x)))
+def test_images_in_groups_give_the_same(case: Case) -> None:
+    data = case.data()
+    limit = case.plan.bytes - 1
+    assert np.array_equal(run(case, data), run(case, data, memory=limit))
+
+
+def test_kept_spectrum() -> None:
+    case = LAYERS[0]
+    data = {**case.data(), **Case(**{**vars(case), "which": "weight_gradient"}).data()}
+    keep = Conv2dSpectra()
+    conv2d(data["x"], data["w"], tile=32, keep=keep)
+    assert keep.bytes == 4 * 512 * 4 * 96
+    kept = conv2d_weight_gradient(data["x"], data["dy"], kernel_size=7, keep=keep)
+    assert np.array_equal(kept, conv2d_weight_gradient(data["x"], data["dy"], kernel_size=7, tile=32))
+
+
+def test_many_magnitudes() -> None:
+    """Norm-wise per map: images and filters of very different size do not disturb each other."""
+    case = LAYERS[0]
+    data = case.data()
+    sizes = 2.0 ** np.random.default_rng(0).integers(-6, 7, (4, 96))
+    data["x"] = (data["x"] * sizes[..., None, None]).astype(np.float16)
+    result = exact("forward", data, case.geometry, case.layer)
+    found = run(case, data)
+    reference.check_conv2d(found, result, data["x"], data["w"], which="forward", dtype="fp16")
+
+
+def test_pytorch_on_a_stream_in_a_graph_and_the_library() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch without CUDA")
+    draw = torch.Generator("cuda").manual_seed(0)
+    x, w, dy = (
+        torch.randn(shape, device="cuda", generator=draw).half()
+        for shape in ((4, 16, 30, 31), (24, 16, 7, 7), (4, 24, 30, 31))
+    )
+    layer = {"padding": 3}
+    calls = {
+        "forward": lambda impl: conv2d(x, w, impl=impl, **layer),
+        "input_gradient": lambda impl: conv2d_input_gradient(dy, w, input_size=(30, 31), impl=impl, **layer),
+        "weight_gradient": lambda impl: conv2d_weight_gradient(x, dy, kernel_size=7, impl=impl, **layer),
+    }
+    for which, call in calls.items():
+        eager, library = call("fft"), call("direct")
+        difference = (eager.double() - library.double()).norm() / library.double().norm()
+        assert difference < 2 * reference.conv2d_bound("fp16"), (
+            which
+        )  # the library's own rounding, and more terms
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            call("fft")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            captured = call("fft")
+        captured.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(captured, eager), which
+    with pytest.raises(TypeError, match="requires a gradient"):
+        conv2d(x.clone().requires_grad_(), w)
+    assert conv2d(x, w, padding="same").shape == (4, 24, 30, 31)
