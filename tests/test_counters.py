@@ -13,7 +13,7 @@ from kernels_numba.device import Device
 
 ROOT = Path(__file__).parent.parent
 FAMILIES = ("fused_warp", "fused_group", "fused_block", "fused_deep", "fused_float")
-FAMILIES += ("decode_attention", "softmax", "linear_gemv", "linear_flat", "linear_full")
+FAMILIES += ("decode_attention", "softmax", "linear_gemv", "linear_flat", "linear_full", "linear_group")
 COMMITTED = counters.read("h200-sxm")
 CASES = cases()
 
