@@ -182,12 +182,16 @@ def _curve(points: dict[int, float], day: str) -> Curve:
     return Curve(tuple(map(float, x)), tuple(points[i] for i in x), f"{OURS}, CUDA graphs", day)
 
 
+def _every_tile(nbytes: int, depth: int, warps: int) -> int:
+    """Blocks of which every warp has one tile."""
+    return -(-nbytes // (512 * depth * warps))
+
+
 def _fastest(bench: Any, day: str, kind: str, kernels: Sequence[tuple[int, int]]) -> Measured:
     tried = []
     for depth, warps in kernels:
         for blocks in GRIDS:
-            every_tile = -(-bench.stream_bytes // (512 * depth * warps))
-            settings = {"blocks": every_tile} if blocks == 0 else {}
+            settings = {} if blocks else {"blocks": _every_tile(bench.stream_bytes, depth, warps)}
             spec, timed = _stream(
                 bench,
                 kind,
@@ -220,7 +224,7 @@ def _read_sizes(bench: Any, day: str) -> Result:
 
 
 def _copy_sizes(bench: Any, day: str) -> Result:
-    return Result({}, {"copy_against_size": _cold(bench, day, "copy", 4, 8, 4)})
+    return Result({}, {"copy_against_size": _cold(bench, day, "copy", 1, 8, 0)})
 
 
 def _cold(bench: Any, day: str, kind: str, depth: int, warps: int, blocks: int) -> Curve:
@@ -228,7 +232,8 @@ def _cold(bench: Any, day: str, kind: str, depth: int, warps: int, blocks: int) 
     points = {}
     for size in SIZES:
         windows = min(bench.stream_bytes // size, MOST_WINDOWS)
-        _, timed = _stream(bench, kind, depth, warps, blocks, size, windows=windows)
+        settings = {} if blocks else {"blocks": _every_tile(size, depth, warps)}
+        _, timed = _stream(bench, kind, depth, warps, blocks, size, windows=windows, **settings)
         points[size] = rate(_bytes_of(timed), timed, "", day, "").median
     return _curve(points, day)
 
