@@ -6,10 +6,15 @@ SHELL := bash
 # The interpreter that .venv is made from, and how many test processes run side by side.
 PYTHON ?= python3
 JOBS ?= 2
+# What test-torch installs, for instance TORCH=torch==2.13.0.
+TORCH ?= torch
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# PyTorch has an environment of its own: its builds for GPUs pin other versions of CUDA's packages.
+TORCH_VENV := .venv-torch
+TORCH_READY := $(TORCH_VENV)/.ready
 PACKAGES := monarch reference kernels_numba costmodel
 NOTEBOOKS := $(wildcard notebooks/*.py)
 
@@ -18,7 +23,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-gpu sanitize measure notebooks docs lint clean
+.PHONY: help demo test test-gpu test-torch sanitize measure notebooks docs lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -31,6 +36,9 @@ test: $(READY) ## every test that needs no GPU (and the GPU ones where there is 
 
 test-gpu: $(READY) ## the tests that need a GPU (it compiles hundreds of kernels: minutes); fails without a GPU
 	@$(BIN)/python -m pytest tests -m gpu --require-gpu --hypothesis-profile=ci
+
+test-torch: $(TORCH_READY) ## the tests of monarch.torch, with PyTorch in an environment of its own (.venv-torch)
+	@$(TORCH_VENV)/bin/python -m pytest tests/test_torch*.py -n $(JOBS) --hypothesis-profile=ci
 
 sanitize: $(READY) ## every kernel family under compute-sanitizer (needs a GPU and the CUDA toolkit)
 	@$(BIN)/python tests/sanitize.py
@@ -55,7 +63,7 @@ lint: $(READY) ## style, formatting, types and spelling
 	@$(BIN)/codespell
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Installs once; again only when the dependencies change.
@@ -73,5 +81,19 @@ $(READY): pyproject.toml constraints.txt
 	  || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --progress-bar off -c constraints.txt hatchling editables
 	@$(BIN)/python -m pip install --progress-bar off --no-build-isolation -c constraints.txt -e '.[dev]' \
+	  | { grep --line-buffered -E '^(Collecting|Installing|Successfully)' || true; } | cut -c 1-100
+	@touch $@
+
+# What is installed in both has the same version in both, except for CUDA's packages.
+$(TORCH_READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "'$(PYTHON)' must be Python 3.11 or newer with venv. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Setting up $(TORCH_VENV) with PyTorch: a build for GPUs is several GB, once."
+	@$(TORCH_VENV)/bin/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(TORCH_VENV)
+	@grep -v -E '^(cuda|nvidia)-' constraints.txt > $(TORCH_VENV)/constraints.txt
+	@$(TORCH_VENV)/bin/python -m pip install --quiet --progress-bar off -c $(TORCH_VENV)/constraints.txt \
+	  hatchling editables setuptools
+	@$(TORCH_VENV)/bin/python -m pip install --progress-bar off --no-build-isolation -c $(TORCH_VENV)/constraints.txt \
+	  $(TORCH) -e '.[gpu,torch]' hypothesis pytest pytest-xdist scipy \
 	  | { grep --line-buffered -E '^(Collecting|Installing|Successfully)' || true; } | cut -c 1-100
 	@touch $@

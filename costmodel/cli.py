@@ -18,6 +18,7 @@ from costmodel import cli_instruments, conv2d_tables, render, units
 from costmodel.errors import NoGPUError, UnknownGPUError
 
 OPERATIONS = ("fftconv", "linear", "decode_attention", "conv2d")
+MEASURED = (*OPERATIONS, "fftconv_gradients")
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
 
 _ABOUT = """\
@@ -143,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=OPERATIONS, help="operation (fftconv)")
+    m.add_argument("--op", default="fftconv", choices=MEASURED, help="operation (fftconv)")
     m.add_argument(
         "--model",
         action="append",
@@ -178,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
         "measurements", help="print what was measured", description="Print measured rows."
     )
     r.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    r.add_argument("--op", choices=OPERATIONS, help="operation (all)")
+    r.add_argument("--op", choices=MEASURED, help="operation (all)")
     _format(r)
 
     c = commands.add_parser(

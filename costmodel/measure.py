@@ -118,8 +118,10 @@ def main(
     linear layers, those of ``models`` (by default all; ``layers`` names some of them) with their dispatch tables, or
     ``shapes`` [N, K] without.
     """
-    if op not in (None, "fftconv", "linear", "decode_attention", "conv2d"):
-        render.note(f"op: accepted are fftconv, linear, decode_attention and conv2d, got {op!r}")
+    if op not in (None, "fftconv", "fftconv_gradients", "linear", "decode_attention", "conv2d"):
+        render.note(
+            f"op: accepted are fftconv, fftconv_gradients, linear, decode_attention and conv2d, got {op!r}"
+        )
         return 2
     try:
         asked = plans_asked(plans)
@@ -154,6 +156,10 @@ def main(
         from costmodel.measure_attention import run as attention
 
         rows = attention(quick=quick)
+    elif op == "fftconv_gradients":
+        from costmodel.measure_gradients import run as gradients
+
+        rows = gradients(quick=quick)
     elif op == "conv2d":
         from costmodel.measure_conv2d import run as convolution_layers
 

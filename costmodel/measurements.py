@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parent / "measurements"
 HEADER = "op,case,dtype,provider,median_us,p20_us,p80_us,samples,bytes_min,flops,rel_err,date,commit,note"
 CASE_KEYS = {
     "fftconv": ("B", "H", "N", "L", "variant"),
+    "fftconv_gradients": ("B", "H", "N", "L", "variant"),
     "linear": ("M", "N", "K"),
     "decode_attention": ("B", "Hq", "Hkv", "D", "L", "variant"),
     "decode_step": ("B", "L", "model"),
@@ -151,7 +152,8 @@ def path_of(slug: str, op: str, *, folder: Path | None = None) -> Path:
 def read(slug: str, *, op: str | None = None, folder: Path | None = None) -> list[Row]:
     """All rows of a GPU (of one operation, or of all); an empty list when nothing was measured."""
     base = (folder or FOLDER) / slug
-    files = [path_of(slug, op, folder=folder)] if op else sorted(base.glob("*.csv"))
+    # Beside them are files with other columns (costmodel.training).
+    files = [base / f"{name}.csv" for name in ([op] if op else sorted(CASE_KEYS))]
     return [row for file in files if file.exists() for row in read_file(file)]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from costmodel import compare, compare_linear, decode_attention, measurements, render
+from costmodel import compare, compare_linear, decode_attention, gradient_report, measurements, render
 from costmodel.gpus import load
 from costmodel.measurements import Row
 
@@ -162,6 +162,7 @@ TABLES = (
     Table("README.md", "measured-speed", lambda _: speed()),
     Table("docs/kernels.md", "what-binds", binds),
     Table("docs/kernels.md", "variants", lambda _: variants()),
+    Table("docs/gradients.md", "gradient-speed", lambda _: gradient_report.lines()),
 )
 
 

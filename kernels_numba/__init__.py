@@ -32,6 +32,7 @@ from kernels_numba.conv2d import (
 from kernels_numba.decode_attention import DecodeAttention, decode_attention
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
+from kernels_numba.fftconv_gradients import FFTConvGradients, fftconv_gradients
 from kernels_numba.linear import Linear, explain_linear, flat_gemm, full_gemm, gemv, linear
 from kernels_numba.softmax import softmax
 from kernels_numba.spectrum import Spectrum, prepare_filter
@@ -44,6 +45,7 @@ __all__ = [
     "DecodeAttention",
     "Device",
     "FFTConv",
+    "FFTConvGradients",
     "HostCopyWarning",
     "Linear",
     "Spectrum",
@@ -56,6 +58,7 @@ __all__ = [
     "explain_conv2d",
     "explain_linear",
     "fftconv",
+    "fftconv_gradients",
     "flat_gemm",
     "full_gemm",
     "gemv",

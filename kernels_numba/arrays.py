@@ -295,6 +295,13 @@ class NumbaAdapter(Adapter):
 
         return device_array(shape, x.dtype)
 
+    def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        from kernels_numba.launch import current_device, device
+        from kernels_numba.tile.compile import device_array
+
+        with current_device(device(index)):
+            return device_array(shape, np.dtype(dtype))
+
     def host(self, x: Any) -> NDArray:
         return x.copy_to_host()
 

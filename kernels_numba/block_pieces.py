@@ -34,6 +34,21 @@ class _OuterStage(Protocol):
     def row_stride(self) -> int: ...
 
 
+class _Exchange(_OuterStage, Protocol):
+    """What those of the first exchange ask for beside that."""
+
+    @property
+    def n2(self) -> int: ...
+    @property
+    def n3(self) -> int: ...
+    @property
+    def row_words(self) -> int: ...
+    @property
+    def row_pair_words(self) -> int: ...
+    @property
+    def pair_words(self) -> int: ...
+
+
 def copy_pieces(spec: _OuterStage) -> Any:
     """A warp's copies of one strip of one sequence: each brings 32 times ``halves`` elements, so some rows.
 
@@ -52,7 +67,7 @@ def copy_pieces(spec: _OuterStage) -> Any:
     return tuple(pieces)
 
 
-def first_exchange_pieces(spec: Spec) -> Any:
+def first_exchange_pieces(spec: _Exchange) -> Any:
     """Where a lane's results of the outer stage go: for a row (a k1), four columns of both parts, 16 bytes at once."""
     outer = spec.rows // 8 * 4
     return tuple(
@@ -66,7 +81,7 @@ def first_exchange_pieces(spec: Spec) -> Any:
     )
 
 
-def first_exchange_reads(spec: Spec) -> Any:
+def first_exchange_reads(spec: _Exchange) -> Any:
     """A k1 as B operand: for a pair of rows n2 (a register), two columns n3 of both parts."""
     row_tiles, column_tiles = spec.n2 // 16, spec.n3 // 8
     registers = row_tiles * column_tiles * 2
@@ -161,7 +176,7 @@ def woven(spec: _OuterStage) -> tuple[int, ...]:
     return tuple(x for i in real for x in (i, 8 * groups + i))
 
 
-def first_exchange_row(spec: Spec, group: int) -> int:
+def first_exchange_row(spec: _Exchange, group: int) -> int:
     """Where the k1 of a row group's first slot lies; two k1 that are worked on together are neighbours.
 
     For pairs of sequences those are neighbouring slots; for one sequence a slot and its mirror.

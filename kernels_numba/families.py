@@ -44,7 +44,12 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
 """For every transform length the factors measured fastest on an H200 (costmodel/measurements). Factors of half the
 length mean half-length packing."""
 
-HALVED_FACTORS: dict[int, tuple[int, ...]] = {2048: (64, 32), 4096: (64, 64)}
+HALVED_FACTORS: dict[int, tuple[int, ...]] = {
+    2048: (64, 32),
+    4096: (64, 64),
+    24576: (48, 16, 32),
+    49152: (48, 16, 32),
+}
 """The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
 
 
@@ -86,7 +91,7 @@ def default_plans(
         lists = [halves[n], factors] if n in halves else [factors]
         candidates = [Plan(n, f, packing=packing) for f in lists if prod(f) == n]
         shorter = by_length.get(n // 2, ())
-        candidates += [Plan(n, f, packing="half") for f in (factors, shorter) if 2 * prod(f) == n]
+        candidates += [Plan(n, f, packing="half") for f in (*lists, shorter) if 2 * prod(f) == n]
         for plan in candidates:
             family = _find(plan, dtype)
             if family and runs_on(family, capability) and shared_bytes(plan, dtype) <= limit:

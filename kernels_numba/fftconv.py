@@ -142,7 +142,6 @@ class FFTConv:
         if self.items > MAX_ITEMS:
             raise ValueError(f"u: {self.items} pairs of sequences are more than {MAX_ITEMS}; split the batch")
         self._launches: dict[tuple, Callable[..., None]] = {}
-        self._keep: list[tuple] = []
         self._known: dict[type, tuple[Callable[[Any], int], Adapter, int | None]] = {}
 
     def __call__(self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None) -> Any:
@@ -235,26 +234,21 @@ class FFTConv:
 
     def grid(self, workers: int, blocks: int) -> tuple[int, int]:
         """(grid, items per worker) with ``workers`` in a block: at most ``blocks`` blocks, work spread evenly."""
-        per_worker = -(-self.items // (workers * max(1, blocks)))
-        return -(-self.items // (workers * per_worker)), per_worker
+        return _grid(self.items, workers, blocks)
 
     def _launch(self, key: tuple[int, int, bool, bool]) -> Callable[..., None]:
         """The launch for a GPU, the low bits of the addresses, and the gates; made at first use."""
-        from kernels_numba import launch
-
         if key in self._launches:
             return self._launches[key]
         index, low_bits, pregate, postgate = key
         spec = self.spec(low_bits, pregate=pregate, postgate=postgate, where=device(index))
-        loaded = launch.load(self.family, spec, index)
-        sm_count = device(index).sm_count or 1
-        grid, per_worker = self.grid(self.family.workers(spec), sm_count * loaded.blocks_per_sm)
+        sizes = (self.items, self.pairs, *self._scalars)
+        shared = _shared_launch(self.family, spec, sizes, self.family.operand_key(spec), index)
         words, scales = self.spectrum.on_device(index)
-        constants = _device_operands(self.family, self.family.operand_key(spec), index)
-        pointers = (words, scales, *(c.pointer for c in constants))
-        scalars = (self.items, per_worker, self.pairs, *self._scalars)
-        run = loaded.launcher(grid, ("u", "pregate", "postgate", *pointers, "y", *scalars))
-        self._keep.append(constants)  # the launch knows only their addresses
+
+        def run(stream: int, at_u: int, at_pre: int, at_post: int, at_y: int) -> None:
+            shared(stream, at_u, at_pre, at_post, at_y, words, scales)
+
         self._launches[key] = run
         return run
 
@@ -320,6 +314,37 @@ class FFTConv:
             return values, counters
         _write(out, adapter_of(out, "out"), values)
         return out, counters
+
+
+def _grid(items: int, workers: int, blocks: int) -> tuple[int, int]:
+    per_worker = -(-items // (workers * max(1, blocks)))
+    return -(-items // (workers * per_worker)), per_worker
+
+
+@lru_cache(maxsize=128)
+def _shared_launch(
+    family: Any, spec: Any, sizes: tuple[int, ...], key: tuple, index: int
+) -> Callable[..., None]:
+    """The launch of a kernel on GPU ``index``, for every filter: it takes the addresses of the spectrum and its scales.
+
+    ``sizes``: items, pairs, and what the kernel is told of the sequences; ``key``: of the family's operands.
+    """
+    from kernels_numba import launch
+
+    items, *scalars = sizes
+    loaded = launch.load(family, spec, index)
+    grid, per_worker = _grid(
+        items, family.workers(spec), (device(index).sm_count or 1) * loaded.blocks_per_sm
+    )
+    constants = _device_operands(family, key, index)
+    pointers = (*(c.pointer for c in constants), "y", items, per_worker, *scalars)
+    run = loaded.launcher(
+        grid,
+        ("u", "pregate", "postgate", "words", "scales", *pointers),
+        (*launch.POINTERS, "words", "scales"),
+    )
+    run.constants = constants  # type: ignore[attr-defined]  # the launch knows only their addresses
+    return run
 
 
 @lru_cache(maxsize=32)

@@ -18,6 +18,7 @@ for then: fp32 holds spectra of any ordinary size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import SimpleNamespace
@@ -361,6 +362,17 @@ def jobs(
 
 
 # ---- running -------------------------------------------------------------------------------------------------
+def on_device(k: Any, adapter: Adapter, index: int) -> tuple[Any, Any, int]:
+    """The filter in the memory of GPU ``index`` without gaps, what makes arrays beside it, and the stream to use."""
+    from kernels_numba import launch
+
+    there = adapter.index(k) == index
+    source = adapter.packed(k)
+    if adapter_of(source, "k").index(source) != index:  # not every library packs on the device
+        source = launch.DeviceBuffer.of(source, index)
+    return source, adapter.empty if there else launch.DeviceBuffer, adapter.stream(index) if there else 0
+
+
 def transform(
     k: Any,
     rows: int,
@@ -379,11 +391,7 @@ def transform(
     """
     from kernels_numba import launch
 
-    there = adapter.index(k) == index
-    source = adapter.packed(k)
-    if adapter_of(source, "k").index(source) != index:  # not every library packs on the device
-        source = launch.DeviceBuffer.of(source, index)
-    make = adapter.empty if there else launch.DeviceBuffer
+    source, make, stream = on_device(k, adapter, index)
     parts, positions = constants["places"].shape
     n, width = constants["numbers"].shape[0], 2 if dtype == "fp32" else 1
     words, scales = make(index, (rows, width * positions), np.int32), make(index, (rows,), np.float32)
@@ -393,7 +401,6 @@ def transform(
     kind = adapter.dtype_name(k)
     itemsize = {"fp64": 8, "fp32": 4}.get(kind, 2)
     row_taps = int(k.shape[-1]) if len(k.shape) == 2 else 0
-    stream = adapter.stream(index) if there else 0
     if dtype == "fp32":
         launch.fill(adapter_of(scales, "scales").pointer(scales), np.float32(1), rows, stream, index)
     addresses = {name: buffer.pointer for name, buffer in constants.items()}
@@ -404,10 +411,33 @@ def transform(
     advance = {"taps": row_taps * itemsize, "spectrum": 4 * width * positions, "scales": 4}
     for first in range(0, rows, count):
         now = {name: address + first * advance.get(name, 0) for name, address in addresses.items()}
-        todo = jobs(n, min(count, rows - first), kind, row_taps, dtype, parts, positions, tiles, limits)
-        for job in todo:
-            loaded = launch.load(family(job.spec), job.spec, index)
-            pointers = [now[name] for name in job.pointers]
-            run = loaded.launcher(job.grid, ("u", "pregate", "postgate", "y", *pointers[4:], *job.scalars))
-            run(stream, *pointers[:4])
+        rows_now = min(count, rows - first)
+        for run, names in _launches(
+            n, rows_now, kind, row_taps, dtype, parts, positions, tiles, limits, index
+        ):
+            run(stream, *[now[name] for name in names])
     return words, scales
+
+
+@cache
+def _launches(
+    n: int,
+    rows: int,
+    taps: str,
+    row_taps: int,
+    dtype: str,
+    parts: int,
+    positions: int,
+    tiles: int,
+    limits: tuple,
+    index: int,
+) -> list[tuple[Callable[..., None], tuple[str, ...]]]:
+    """`jobs` ready to launch on GPU ``index``, and the pointers that each takes, the same for every filter."""
+    from kernels_numba import launch
+
+    found = []
+    for job in jobs(n, rows, taps, row_taps, dtype, parts, positions, tiles, limits):
+        places = tuple(f"pointer {i}" for i in range(len(job.pointers)))  # the same pointer may come twice
+        loaded = launch.load(family(job.spec), job.spec, index)
+        found.append((loaded.launcher(job.grid, (*places, *job.scalars), places), job.pointers))
+    return found

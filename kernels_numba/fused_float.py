@@ -70,18 +70,22 @@ def build(tile: Any, spec: Spec) -> Any:
     dft1i = tile.dft_points(radix1, groups1, inverse=True, wanted=spec.rows_out)
     dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four[1:])
     dft2i, dft3i, dft4i = (tile.dft_points(s.radix, s.groups, inverse=True) for s in four[1:])
-    turn1, turn2, turn3 = (tile.multiply_points(_twiddles(shape, s), held) for s in four[:3])
+    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
     turn1i, turn2i, turn3i = (
-        tile.multiply_points(_twiddles(shape, s), held, conjugate=True) for s in four[:3]
+        tile.multiply_points(point_twiddles(shape, s), held, conjugate=True) for s in four[:3]
     )
-    places = [_places(shape, s) for s in four]
+    places = [point_places(shape, s) for s in four]
     put1, put2, put3, put4 = (tile.store_points(x) for x in places)
     get1, get2, get3, get4 = (tile.load_points(x) for x in places)
-    get_input, commit, wait = tile.load_points(_places(shape, first, spec.rows_in)), tile.commit, tile.wait(0)
+    get_input, commit, wait = (
+        tile.load_points(point_places(shape, first, spec.rows_in)),
+        tile.commit,
+        tile.wait(0),
+    )
     filter_pairs = tile.multiply_points(
         tuple((4 * threads * i, (2 * i,), (2 * i + 1,)) for i in range(held // 2)), held
     )
-    mirrored = tile.multiply_mirrored(_mirrors(shape), 4 * threads)
+    mirrored = tile.multiply_mirrored(mirror_places(shape), 4 * threads)
     load_mirrors = tile.load_global(2 * last.groups, 1)
     shift, factor, _ = shape.padding
 
@@ -225,7 +229,7 @@ def _samples(spec: Spec, rows: int) -> Any:
 def _copies(spec: Spec) -> Any:
     """A thread's copies of its input into its own places: (distance, place in words, how many samples)."""
     stage = spec.shape.stages[0]
-    places = [2 * x for x in _places(spec.shape, stage, spec.rows_in)]
+    places = [2 * x for x in point_places(spec.shape, stage, spec.rows_in)]
     constants = spec.shape.constants(stage, spec.rows_in)
     if not spec.half:
         return tuple((c, x, 1) for c, x in zip(constants, places, strict=True))
@@ -234,12 +238,12 @@ def _copies(spec: Spec) -> Any:
     return tuple((2 * c + i, x + i, 1) for c, x in zip(constants, places, strict=True) for i in range(2))
 
 
-def _places(shape: Shape, stage: Stage, rows: int | None = None) -> tuple[int, ...]:
+def point_places(shape: Shape, stage: Stage, rows: int | None = None) -> tuple[int, ...]:
     """Distances of a thread's points from its first, in shared memory; of the first ``rows`` of each butterfly."""
     return tuple(int(shape.at(c)) for c in shape.constants(stage, rows or stage.radix))
 
 
-def _twiddles(shape: Shape, stage: Stage) -> Any:
+def point_twiddles(shape: Shape, stage: Stage) -> Any:
     """A thread's twiddles of a stage; see `float_spec.tables`. Butterflies in the same column share them."""
     r, s = stage.radix, stage.step
     columns = [shape.threads * c % s for c in range(stage.groups)]
@@ -263,7 +267,7 @@ def _twiddles(shape: Shape, stage: Stage) -> Any:
     return tuple(found)
 
 
-def _mirrors(shape: Shape) -> Any:
+def mirror_places(shape: Shape) -> Any:
     """Where the mirrors of a thread's points lie: (which start, distance); see `float_spec.mirrors`."""
     last = shape.stages[-1]
     return tuple(

@@ -182,7 +182,7 @@ def build(tile: Any, spec: Spec) -> Any:
     total = constant_words(spec)
     constant_rounds = total // 128
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
-    copy_rows = tile.copy_pieces(_copy_pieces(spec, swizzle), halves, guarded=guarded)
+    copy_rows = tile.copy_pieces(copy_pieces(spec, swizzle), halves, guarded=guarded)
     pre_at = 4 * spec.sequence_words
     gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
     n, unguarded = spec.n, not guarded
@@ -263,7 +263,7 @@ def build(tile: Any, spec: Spec) -> Any:
         left_down = small(gate - (up >> 1) + (((left >> 3) ^ swap_down) << 2) + ((left & 7) >> 1))
         right_down = small(gate - (up >> 1) + (((right >> 3) ^ swap_down) << 2) + ((right & 7) >> 1))
 
-        # Where this lane's copies come from and go to; see `_copy_pieces`.
+        # Where this lane's copies come from and go to; see `copy_pieces`.
         copy_from = small(index * halves)
         copy_column = small(copy_from & column_mask)
         copy_row = small(copy_from >> log_columns)
@@ -372,7 +372,7 @@ def build(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
-def _copy_pieces(spec: Spec, swizzle: int) -> Any:
+def copy_pieces(spec: Any, swizzle: int) -> Any:
     """A warp's copies of one sequence: each brings 32 times ``halves`` elements, so some rows.
 
     Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.

@@ -22,10 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from kernels_numba import (
+    filter_gradient,
     filter_transform,
+    filter_whole,
     fused_deep,
     fused_group,
     fused_warp,
+    gradient_families,
     linear_group,
     linear_realign,
 )
@@ -88,6 +91,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
+    yield from _gradients()
     yield from _linear()
     yield from attention_kernels()
     for plan in default_plans(dtype="fp32").values():
@@ -115,6 +119,36 @@ def _order_4() -> Iterator[tuple[Any, Any]]:
             if packing == "pair":
                 causal = plan.with_(signal=plan.n // 2, wanted=plan.n // 2)
                 yield fused_deep, fused_deep.make_spec(causal, "fp16")
+
+
+def _gradients() -> Iterator[tuple[Any, Any]]:
+    """Gradients in the filter: each way to keep sums, gated ones, bf16, fp32; and between taps and spectra."""
+    for factors, dtype, gated in (
+        ((16, 16), "fp16", True),
+        ((32, 32), "fp16", False),
+        ((48, 32), "bf16", False),
+        ((16, 16, 16), "fp16", False),
+        ((48, 16, 16), "fp16", True),
+        ((32, 16, 32), "fp16", False),
+        ((64, 32, 32), "bf16", False),
+        ((16, 16, 16), "fp32", False),
+        ((2, 32, 16, 16), "fp32", False),
+    ):
+        plan = Plan(prod(factors), factors)
+        family = gradient_families.family_of(plan, dtype)
+        assert family is not None
+        yield family, family.make_spec(plan, dtype, guarded=gated, pregate=gated, postgate=gated)
+    for spec in (
+        filter_gradient.Spec("whole", (4, 8, 16), staged=True),
+        filter_gradient.Spec("whole", (32, 32, 16)),
+        filter_gradient.Spec("bins", radix=8, points=32768),
+        filter_gradient.Spec("taps"),
+        filter_gradient.Spec("total"),
+    ):
+        yield filter_gradient.family(spec), spec
+    for factors in ((4, 8, 16), (32, 32, 16)):
+        whole = filter_whole.Spec(factors, "fp32", "fp16", ORDINARY["fp16"])
+        yield filter_whole.family(whole), whole
 
 
 def _linear() -> Iterator[tuple[Any, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -43,6 +43,8 @@ class Spectrum:
     """float32 [H]"""
     scaled: bool
     """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
+    adjoint: Spectrum | None = field(default=None, repr=False, compare=False)
+    """The spectrum that correlates with the filter, for gradients; if it was asked for."""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -79,6 +81,8 @@ def prepare_filter(
     plan: Plan | None = None,
     channels: int | None = None,
     products: str | None = None,
+    gradients: bool = False,
+    scaled: bool | None = None,
 ) -> Spectrum:
     """Transform a filter once, for any number of convolutions.
 
@@ -90,10 +94,49 @@ def prepare_filter(
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
         products: as in :func:`fftconv`.
+        gradients: prepare for `fftconv_gradients` too: the result's ``adjoint`` is the spectrum that correlates with
+            the filter.
+        scaled: True: outputs are multiplied by their channel's scale whatever it is. Else a look at the scales, which
+            waits for the GPU, tells whether they must be; so a CUDA graph can hold the preparation only with True.
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
     """
+    made = _prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=False)
+    if not gradients:
+        return made
+    return replace(
+        made, adjoint=_prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
+    )
+
+
+def prepare_adjoint(
+    k: Any,
+    *,
+    length: int,
+    mode: str = "circular",
+    dtype: str = "fp16",
+    plan: Plan | None = None,
+    channels: int | None = None,
+    products: str | None = None,
+    scaled: bool | None = None,
+) -> Spectrum:
+    """As :func:`prepare_filter`, the spectrum that correlates with the filter: tap j acts at lag -j. For gradients."""
+    return _prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
+
+
+def _prepare(
+    k: Any,
+    length: int,
+    mode: str,
+    dtype: str,
+    plan: Plan | None,
+    channels: int | None,
+    products: str | None,
+    scaled: bool | None,
+    *,
+    adjoint: bool,
+) -> Spectrum:
     if dtype not in ELEMENT_TYPES:
         raise ValueError(f"dtype: accepted are {', '.join(ELEMENT_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
@@ -130,21 +173,23 @@ def prepare_filter(
         index = device_index()
     if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            layout = _layout(plan, mode, length, shape[-1], stored)
+            layout = _layout(plan, mode, length, shape[-1], stored, adjoint)
             double = np.complex128 if complex_filter else np.float64
             words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
-        from kernels_numba.filter_transform import transform
+        from kernels_numba import filter_transform, filter_whole
 
-        constants, tiles = _constants(plan, mode, length, shape[-1], stored, index)
+        constants, tiles = _constants(plan, mode, length, shape[-1], stored, index, adjoint)
+        make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
-            return transform(
+            return make(
                 x, rows, constants, tiles, stored, ORDINARY[stored], adapter=adapter_of(x, "k"), index=index
             )
 
         words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
-    scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
+    if scaled is None:
+        scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
     return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled)
 
 
@@ -166,14 +211,14 @@ class _Layout:
     dtype: str
 
 
-def _points(mode: str, length: int, taps: int) -> int:
+def points_needed(mode: str, length: int, taps: int) -> int:
     """Points of a transform without aliasing; a circular convolution of another length than that is folded."""
     if mode == "circular":
         return 2 * length - 1 if taps > 1 else length
     return monarch.convolution_length(mode, length, taps)
 
 
-def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def places_of_taps(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Positions on the circle, and the taps that go there.
 
     A circular convolution on a longer circle is a linear one with a filter that is repeated one period earlier: tap j
@@ -187,28 +232,33 @@ def _places(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp]
     return targets, numbered[targets].astype(np.intp) - 1
 
 
-@lru_cache(maxsize=16)
-def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str) -> _Layout:
-    """The layout of a plan's spectrum, for filters of so many taps."""
+@lru_cache(maxsize=32)
+def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str, adjoint: bool = False) -> _Layout:
+    """The layout of a plan's spectrum, for filters of so many taps; ``adjoint``: of the filter that runs backwards."""
     order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
-    return _Layout(plan.n, *_places(mode, length, taps, plan.n), order, phase, tiles, dtype)
+    targets, sources = places_of_taps(mode, length, taps, plan.n)
+    return _Layout(plan.n, -targets % plan.n if adjoint else targets, sources, order, phase, tiles, dtype)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _constants(
-    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int
+    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int, adjoint: bool = False
 ) -> tuple[dict[str, Any], int]:
-    """A layout in the memory of GPU ``index``, as `filter_transform.transform` wants it; tiles."""
+    """A layout in the memory of GPU ``index``, as `filter_whole` wants it, or else `filter_transform`; tiles."""
     from kernels_numba import filter_transform as on_gpu
+    from kernels_numba import filter_whole
     from kernels_numba.launch import DeviceBuffer
 
-    layout = _layout(plan, mode, length, taps, dtype)
-    host = {
-        "table": on_gpu.tables(layout.n, dtype)[0],
-        "numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources),
-        "places": on_gpu.places(layout.n, layout.order),
-        "weights": on_gpu.weights(layout.phase, dtype),
-    }
+    layout = _layout(plan, mode, length, taps, dtype, adjoint)
+    host = {"numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources)}
+    if dtype in HALF_TYPES and filter_whole.fits(layout.n, device(index).shared_bytes_per_block or 0):
+        host |= filter_whole.tables(layout.n, layout.order, layout.phase)
+    else:
+        host |= {
+            "table": on_gpu.tables(layout.n, dtype)[0],
+            "places": on_gpu.places(layout.n, layout.order),
+            "weights": on_gpu.weights(layout.phase, dtype),
+        }
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 
@@ -250,6 +300,7 @@ def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
 
 
+@lru_cache(maxsize=256, typed=True)
 def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:
     """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
     if plan is not None and not isinstance(plan, Plan):
@@ -264,7 +315,7 @@ def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: st
             f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
             'circle, or use mode "causal" or "two-sided"'
         )
-    need = _points(mode, length, taps)
+    need = points_needed(mode, length, taps)
     capability = where.capability or HOPPER  # the CPU body runs every family
     limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
     plans = default_plans(limit, capability, dtype=dtype)

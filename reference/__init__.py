@@ -22,7 +22,12 @@ from .conv2d_error import check_conv2d, conv2d_bound, conv2d_sizes
 from .conv2d_fft import Conv2dTransforms, conv2d_transforms
 from .fftconv import fftconv
 from .fftconv_direct import direct_fftconv, direct_fftconv_gradients
-from .fftconv_gradient_error import check_filter_gradient, filter_gradient_bound, filter_gradient_error
+from .fftconv_gradient_error import (
+    check_filter_gradient,
+    filter_gradient32_bound,
+    filter_gradient_bound,
+    filter_gradient_error,
+)
 from .fftconv_gradients import FFTConvGradients, fftconv_gradients
 from .linear import check_linear, linear, linear_bound
 from .partial import FFTConvStream, overlap_save_tile, partial_fftconv
@@ -56,6 +61,7 @@ __all__ = [
     "fftconv",
     "fftconv_bound",
     "fftconv_gradients",
+    "filter_gradient32_bound",
     "filter_gradient_bound",
     "filter_gradient_error",
     "linear",

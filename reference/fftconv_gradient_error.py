@@ -19,7 +19,8 @@ At most 12 p - 5 independent roundings of u / sqrt 6 each, carried on without gr
 The denominator is that of independent errors: an error of e_b spreads over all frequencies, so its product with
 conj X_b is of the size ||error|| ||x_b||, and sequences add in quadrature. That is for all N places of the circle; K
 taps of them have sqrt(K / N) of it. A kernel that rounds only after twiddles and products rounds 9 p - 4 times:
-0.41 sqrt(9 p - 4) u. A pair shares its errors: ||e_b|| and ||x_b|| are then at least their rms over the pair.
+0.41 sqrt(9 p - 4) u. In fp32, of N points, three directions have 3/2 of the squared error of a convolution's two.
+A pair shares its errors: ||e_b|| and ||x_b|| are then at least their rms over the pair.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._arguments import widen, widen_gate
-from .accuracy import unit_roundoff
+from .accuracy import fft32_bound, unit_roundoff
 from .comparison import RelativeError, hold, judge, norm, shared
 
-__all__ = ["check_filter_gradient", "filter_gradient_bound", "filter_gradient_error"]
+__all__ = [
+    "check_filter_gradient",
+    "filter_gradient32_bound",
+    "filter_gradient_bound",
+    "filter_gradient_error",
+]
 
 
 def filter_gradient_bound(order: int, dtype: object, *, gates: int = 0, coherent: bool = False) -> float:
@@ -49,6 +55,18 @@ def filter_gradient_bound(order: int, dtype: object, *, gates: int = 0, coherent
         raise ValueError(f"order must be at least 1 and gates at least 0; got {order} and {gates}.")
     u = unit_roundoff(dtype)
     return (12 * order + gates) * u if coherent else float(np.sqrt((12 * order + gates) / 6)) * u
+
+
+def filter_gradient32_bound(n: int, *, terms: int = 1, gates: int = 0) -> float:
+    """Return the bound on the relative L2 error of an fp32 gradient in the filter: 1.35 sqrt(log2 n) u.
+
+    Adding ``terms`` sequences (or pairs) one after the other, as independent as their errors, rounds sums that grow as
+    the square root: terms / 12 of u^2 in all. ``gates`` as for `fft32_bound`, whose square has two thirds of the rest.
+    """
+    if terms < 1:
+        raise ValueError(f"terms must be at least 1; got {terms}.")
+    u = unit_roundoff("fp32")
+    return float(np.sqrt(1.5 * fft32_bound(n) ** 2 + (terms / 12 + gates / 6) * u**2))
 
 
 def filter_gradient_error(

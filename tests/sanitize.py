@@ -62,6 +62,30 @@ def transform_filters() -> None:
             assert np.isfinite(words.view(np.float32 if dtype == "fp32" else np.float16).astype(float)).all()
 
 
+def differentiate(*plans: Plan, dtype: str = "fp16") -> None:
+    """The filter's gradient, whole and causal of odd length with gates, and both ways back to taps."""
+    from kernels_numba.filter_sums import FilterGradient
+
+    kind = np.float32 if dtype == "fp32" else np.float16
+    for plan in plans:
+        for mode, length, gated in (("circular", plan.n, False), ("causal", plan.n // 2 - 3, True)):
+            u, dy = (_random(3, 2, length, seed=s).astype(kind) for s in (0, 1))
+            names = ("pregate", "postgate") if gated else ()
+            gates = {name: _random(*u.shape, seed=2).astype(kind) for name in names}
+            gradient = FilterGradient(u.shape, taps=length, mode=mode, dtype=dtype, plan=plan)
+            there = [_there(x) for x in (u, dy, *gates.values())]
+            adapter = kernels_numba.arrays.adapter_of(there[0], "u")
+            dk = gradient.launch(*there[:2], *(there[2:] or (None, None)), adapter=adapter, index=0).host()
+            exact = reference.fftconv_gradients(dy, u, np.zeros((2, length)), mode=mode, **gates).k
+            found = reference.filter_gradient_error(dk, exact, dy, u, pairs=True, **gates).overall
+            bound = reference.filter_gradient_bound(3, "fp16", gates=2) if dtype == "fp16" else 1e-6
+            assert found <= 1.3 * bound, f"{plan} {mode}: error {found}, bound {bound}"
+
+
+def _there(x: np.ndarray) -> object:
+    return kernels_numba.launch.DeviceBuffer.of(x, 0)
+
+
 def attend() -> None:
     """Groups of one and of eight, one token and several, splits, and rows that fall back."""
     for heads, tokens, splits, scale in ((4, 1, 3, 1.0), (32, 1, 2, 40.0), (8, 4, 1, 1.0)):
@@ -110,6 +134,9 @@ PARTS: dict[str, Callable[[], None]] = {
     ),
     "complex": partial(convolve, kernels_numba.families.default_plan(1024, "complex64"), dtype="complex64"),
     "filter": transform_filters,
+    "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
+    "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
+    "gradient-float": partial(differentiate, *_plans((16, 16), (6, 8, 8, 8), (3, 16, 16, 16)), dtype="fp32"),
     "attention": attend,
     "softmax": normalise,
     "gemv": partial(multiply, "gemv", 4),

@@ -487,6 +487,9 @@ def test_filter_gradient_bounds_are_what_they_say() -> None:
     assert bound(1, "fp16") == pytest.approx(np.sqrt(2) * 2.0**-11)
     assert bound(2, "bf16", gates=2) == pytest.approx(np.sqrt(26 / 6) * 2.0**-8)
     assert bound(2, "fp16", gates=1, coherent=True) == 25 * 2.0**-11
+    single = reference.filter_gradient32_bound
+    assert single(1024) == pytest.approx(np.sqrt(1.5 * 1.21 * 10 + 1 / 12) * 2.0**-24)
+    assert single(1024, terms=12, gates=6) == pytest.approx(np.sqrt(1.5 * 1.21 * 10 + 2) * 2.0**-24)
 
 
 # ---- errors ----
@@ -565,6 +568,7 @@ REFUSED_PLANS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "h's last axis must be at least 10 for mode 'causal'; got 9, which would alias",
     ),
     (lambda: reference.filter_gradient_bound(0, "fp16"), ValueError, "order must be at least 1"),
+    (lambda: reference.filter_gradient32_bound(8, terms=0), ValueError, "terms must be at least 1; got 0"),
     (
         lambda: reference.filter_gradient_error(np.ones((3, 4)), np.ones((3, 5)), ONES, ONES),
         ValueError,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strategies import seeds
 
 import reference
-from kernels_numba import families, filter_transform, spectrum
+from kernels_numba import families, filter_transform, filter_whole, spectrum
 from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.layout import STORAGE_TYPES
 from kernels_numba.tile.machine import Buffer, Machine
@@ -50,6 +50,28 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, 
         kernel = filter_transform.build(tile(machine, job.spec.dtype, "float"), job.spec)
         buffers = [Buffer(name, arrays[name]) for name in job.pointers]
         machine.run(kernel, job.grid, job.spec.warps, job.spec.shared_bytes // 4, [*buffers, *job.scalars])
+    return arrays["spectrum"].view(np.int32).reshape(rows, -1), arrays["scales"]
+
+
+def in_one_launch(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, NDArray]:
+    """The same, by `filter_whole`."""
+    spec = filter_whole.Spec(
+        filter_whole.FACTORS[layout.n // 2], kind, layout.dtype, spectrum.ORDINARY[layout.dtype]
+    )
+    bits = np.ascontiguousarray(k).reshape(-1)
+    positions = layout.order.shape[1]
+    arrays = filter_whole.tables(layout.n, layout.order, layout.phase) | {
+        "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
+        "numbers": filter_transform.numbers(layout.n, layout.targets, layout.sources),
+        "spectrum": np.full(2 * rows * positions, -1, np.int16),
+        "scales": np.full(rows, np.nan, np.float32),
+    }
+    machine = Machine()
+    kernel = filter_whole.build(tile(machine, layout.dtype, "float"), spec)
+    buffers = [Buffer(name, arrays[name].reshape(-1)) for name in filter_whole.POINTERS]
+    scalars = (rows, k.shape[-1] if k.ndim == 2 else 0, positions // 2, positions // 2 // layout.tiles)
+    grid = -(-rows // spec.shape.together)
+    machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
     return arrays["spectrum"].view(np.int32).reshape(rows, -1), arrays["scales"]
 
 
@@ -91,8 +113,26 @@ def test_as_by_numpy(
     layout = spectrum._layout(plan, "circular" if mode == "folded" else mode, length, taps, dtype)
     k = (size * filters(1 if shared else rows, taps, seed)).astype(TYPES[kind])
     k = k[0] if shared else k
-    words, scales = by_kernels(k, kind, rows, layout)
     exact, expected = spectrum._transform(k.astype(np.float64), rows, layout)
+    ways = (by_kernels,) if dtype == "fp32" else (by_kernels, in_one_launch)
+    for way in ways:
+        close(*way(k, kind, rows, layout), exact, expected, dtype, n)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(8192, (16, 16, 32)), Plan(8192, (16, 16, 16), packing="half"), Plan(12288, (48, 16, 16))],
+    ids=str,
+)
+def test_long_ones_in_one_launch(plan: Plan) -> None:
+    layout = spectrum._layout(plan, "causal", plan.n // 2, 100, "fp16")
+    k = filters(2, 100).astype(np.float32)
+    exact, expected = spectrum._transform(k.astype(np.float64), 2, layout)
+    close(*in_one_launch(k, "fp32", 2, layout), exact, expected, "fp16", plan.n)
+
+
+def close(words: NDArray, scales: NDArray, exact: NDArray, expected: NDArray, dtype: str, n: int) -> None:
+    """Every word within the roundoff of its format and the error of an fp32 transform; scales equal."""
     assert (scales == expected).all()
     got, wanted = values(words, scales, dtype), values(exact, expected, dtype)
     largest = np.abs(wanted).max(axis=1, keepdims=True)
@@ -103,11 +143,12 @@ def test_as_by_numpy(
     assert rms <= (0.01 * u if dtype == "fp32" else 0.1 * u + reference.fft32_bound(n))
 
 
+@pytest.mark.parametrize("way", [by_kernels, in_one_launch])
 @pytest.mark.parametrize("peak", [0.0, 2.0**-7, 2.0**-6, 16.0, 16.5, 1e30, 3e-39, np.inf, np.nan])
-def test_scales(peak: float) -> None:
+def test_scales(peak: float, way: Any) -> None:
     """An impulse has a flat spectrum: the scale is 1 from 2^-6 to 2^4, else the power of two that is not below."""
     layout = spectrum._layout(Plan(256, (16, 16)), "causal", 256, 1, "bf16")
-    words, scales = by_kernels(np.array([[peak], [1.0]], np.float32), "fp32", 2, layout)
+    words, scales = way(np.array([[peak], [1.0]], np.float32), "fp32", 2, layout)
     assert scales[1] == 1
     if not np.isfinite(peak) or peak == 0 or 2.0**-6 <= peak <= 16:
         assert scales[0] == 1

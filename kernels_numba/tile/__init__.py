@@ -53,6 +53,8 @@ made outside the kernel                            called inside
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+``no_sums``, ``correlate``, ``correlate_shared``,  ``correlate(sums, z, w)``: sums + conj(z) w in float32, in
+``correlate_global``, ``store_sums_global``        registers, shared or global memory (``gpu_correlation.py``)
 ================================================== ========================================================
 
 Groups of four warps have operations of their own on compute capability 9.0. Their operands lie in shared memory as core
@@ -91,6 +93,10 @@ made outside the kernel                            called inside
 ``gather_points(count)``, ``weigh(count)``         ``gather(source, base, places)``, ``weigh(total, x, w)``
 ``magnitude(count)``, ``largest_word(count)``      ``magnitude(x, so_far)``, ``largest(words)``: maxima
 ``power_above(least, most)``                       ``power(peak)``: the power of two that scales a peak
+``correlate_points(count)``, ``add_turned(count)`` ``correlate(sums, z, w)``; ``add(so_far, x, re, im)``: times a number
+``add_hermitian(constants)``                       ``add(so_far, source, base, places, roots, k)``: four bins a point
+``gather_shared(count)``, ``plus``,                ``gather(word, table, at, step)``: shared memory by a table;
+``scaled_total(count)``                            elementwise sums; the sum of registers times a factor
 ``zeros``, ``narrow``, ``as_words``,                registers of zeros, float64 to float32, float32 as words,
 ``divide_floats``                                  and over a power of two
 ================================================== ========================================================

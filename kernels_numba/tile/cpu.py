@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.cpu_correlation import CpuCorrelation
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
 from kernels_numba.tile.cpu_prefetch import CpuPrefetch
 from kernels_numba.tile.cpu_swaps import CpuSwaps
@@ -46,7 +47,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuMemory, CpuPrefetch, CpuSwaps, CpuWarpgroup):
+class CpuTile(CpuCorrelation, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarpgroup):
     """What all vocabularies share, for one half-precision type or for "fp32", bound to a machine."""
 
     name = "cpu"

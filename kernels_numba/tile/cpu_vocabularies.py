@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernels_numba.tile.cpu import CpuTile
+from kernels_numba.tile.cpu_bins import CpuBins
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_group_sums import CpuGroupSums
@@ -10,6 +11,7 @@ from kernels_numba.tile.cpu_lines import CpuLines
 from kernels_numba.tile.cpu_maps import CpuMaps
 from kernels_numba.tile.cpu_probes import CpuProbes
 from kernels_numba.tile.cpu_products import CpuProducts
+from kernels_numba.tile.cpu_real import CpuReal
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
 from kernels_numba.tile.cpu_streams import CpuStreams
@@ -18,7 +20,7 @@ from kernels_numba.tile.cpu_wide import CpuWide
 from kernels_numba.tile.machine import Machine
 
 
-class CpuFloats(CpuFloat, CpuFilter, CpuTile):
+class CpuFloats(CpuBins, CpuReal, CpuFloat, CpuFilter, CpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 

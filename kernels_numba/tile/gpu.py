@@ -17,6 +17,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
+from kernels_numba.tile.gpu_correlation import GpuCorrelation
 from kernels_numba.tile.gpu_emit import (
     F32,
     I32,
@@ -104,7 +105,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup):
+class GpuTile(GpuCorrelation, GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup):
     """What all vocabularies share, for one half-precision type ("fp16" or "bf16") or for "fp32"."""
 
     name = "gpu"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from kernels_numba.tile.gpu import GpuTile
+from kernels_numba.tile.gpu_bins import GpuBins
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_group_sums import GpuGroupSums
@@ -17,6 +18,7 @@ from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_maps import GpuMaps
 from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
+from kernels_numba.tile.gpu_real import GpuReal
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
 from kernels_numba.tile.gpu_streams import GpuStreams
@@ -24,7 +26,7 @@ from kernels_numba.tile.gpu_weights import GpuWeights
 from kernels_numba.tile.gpu_wide import GpuWide
 
 
-class GpuFloats(GpuFloat, GpuFilter, GpuTile):
+class GpuFloats(GpuBins, GpuReal, GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 

@@ -1,0 +1,121 @@
+"""Exact counts of the kernels that sum a filter's gradient over the batch, as closed forms.
+
+Plain arithmetic, as `kernel_counts.totals` is for the convolution: given integers they return integers, given sympy
+symbols expressions; a property test holds them equal to the counters of the kernels' CPU bodies.
+
+Symbols: B sequences, H channels, L samples; N points; ``rows_in`` live rows of the outer stage's matrix. A unit of work
+is a channel, a share of its ceil(B / 2) pairs, and for order 3 one of ``parts`` parts of N1; ``units`` of them are
+dealt to a grid of ``blocks`` blocks. Each pair is transformed twice in each part, its u and its dy: a *turn*.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROWS = 16
+STRIP = 32
+
+
+def totals_of_order_2(
+    n1: Any,
+    n2: Any,
+    rows_in: Any,
+    *,
+    batch: Any,
+    channels: Any,
+    length: Any,
+    units: Any,
+    blocks: Any,
+    in_registers: bool,
+    pregate: bool = False,
+    postgate: bool = False,
+) -> dict[str, Any]:
+    """All counters of one launch of the order-2 kernel, by name."""
+    n, read = n1 * n2, rows_in * n2
+    items = channels * ((batch + 1) // 2)
+    words = (n1 * rows_in + n2 * n2) // 2 + n
+    gates = int(pregate) + int(postgate)
+    staged = 4 * read * items * (2 + gates)  # two sequences of u, dy and their gates
+    kept = 0 if in_registers else 8 * n  # of sums in shared memory, read and written for each pair
+    whole = 0 if in_registers else 8 * n * units  # cleared, and read at the end
+    constants = 8 * words * items
+    return _global(batch, channels, length, 1, pregate, postgate) | {
+        "read_constants": 4 * words * blocks,
+        "written_sums": 8 * n * units,
+        "shared_read_bytes": constants + staged + kept * items + whole,
+        "shared_written_bytes": 4 * words * blocks + staged + kept * items + whole,
+        "shared_wavefronts": (constants + staged + 2 * kept * items + 2 * whole) // 128,
+        "bank_conflicts": 0,
+        "mma_m16n8k16": items * 4 * (n1 // 16) * (n2 // 8) * (rows_in // 16 + n2 // 16),
+        "fp32_flops": items * (8 * n + 8 * n),  # butterflies of two stages, twice; conj(Z) W
+        "half_flops": items * (12 * n + 2 * read * gates),
+        "barriers": blocks,
+    }
+
+
+def totals_of_order_3(
+    n1: Any,
+    n2: Any,
+    n3: Any,
+    rows_in: Any,
+    *,
+    batch: Any,
+    channels: Any,
+    length: Any,
+    units: Any,
+    blocks: Any,
+    parts: Any,
+    fold: int,
+    sums: str,
+    tables_shared: bool,
+    pregate: bool = False,
+    postgate: bool = False,
+) -> dict[str, Any]:
+    """All counters of one launch of the order-3 kernel; ``sums`` says where they are kept."""
+    q = n2 * n3
+    slots = n1 // parts
+    points, strips = slots * q, q // (STRIP * fold)
+    work = channels * parts * ((batch + 1) // 2)
+    gates = int(pregate) + int(postgate)
+    read = rows_in * q // fold
+    words = (parts * ROWS * rows_in + n2 * n2 + n3 * n3) // 2 + q
+    staged = 4 * read * work * (2 + gates)
+    # Of one turn: F1 for each strip, outer twiddles, and for each k1 the exchange, F2, inner twiddles and F3.
+    tables = 4 * points
+    turn = 2 * ROWS * rows_in * strips + slots * (4 * q + 2 * n2 * n2 + 4 * q + 2 * n3 * n3)
+    shared_reads = 2 * turn + (2 * tables if tables_shared else 0) + 4 * points  # and Z
+    exchanged = 2 * 4 * points + 4 * points  # both exchanges, and Z
+    kept = 8 * points if sums == "shared" else 0
+    whole = kept * units
+    by_cache = 8 * points * work if sums == "global" else 0
+    read_shared = work * (shared_reads + kept) + staged + whole
+    stored = work * (exchanged + kept) + whole
+    loaded = 4 * words + (tables if tables_shared else 0)
+    inner = 2 * (n2 // 16) * (n3 // 8) * (n2 // 16 + n3 // 16)
+    return _global(batch, channels, length, parts, pregate, postgate) | {
+        "read_constants": 4 * words * blocks,
+        "read_tables": tables * (blocks if tables_shared else 2 * work),
+        "read_sums": by_cache,
+        "written_sums": 8 * points * units + by_cache,
+        "shared_read_bytes": read_shared,
+        "shared_written_bytes": blocks * loaded + staged + stored,
+        "shared_wavefronts": (read_shared + stored) // 128,
+        "bank_conflicts": 0,
+        "mma_m16n8k16": work * 2 * (strips * 8 * (ROWS // 16) * (rows_in // 16) + slots * inner),
+        "fp32_flops": work * (12 * points + 8 * points),
+        "half_flops": work * (24 * points + 2 * read * gates),
+        "barriers": blocks + 3 * work,
+    }
+
+
+def _global(
+    batch: Any, channels: Any, length: Any, parts: Any, pregate: bool, postgate: bool
+) -> dict[str, Any]:
+    """Sequences read: every part reads all."""
+    sequences = 2 * batch * channels * length * parts
+    return {
+        "read_u": sequences,
+        "read_dy": sequences,
+        "read_pregate": sequences if pregate else 0,
+        "read_postgate": sequences if postgate else 0,
+    }

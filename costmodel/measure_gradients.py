@@ -1,0 +1,227 @@
+"""Measure gradients of the fused convolution beside PyTorch's: ``costmodel measure --op fftconv_gradients``.
+
+A case is one backward pass: from u, the taps k, dy and gates to du, dk and the gates' gradients. *ours* starts from the
+taps, so the filter's transforms are in it, and keeps nothing of the forward pass; ``ours:dk`` is the filter's gradient
+alone, ``ours:prepared`` has the filter's transforms made before. *torch* is autograd's backward of
+``irfft(rfft(u) * rfft(k))`` in fp32, which kept both spectra. Times are taken as `measure` takes them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel import measure, measurements, render
+from costmodel.errors import MeasurementError
+from costmodel.measure import Case
+from costmodel.measurements import Row
+
+OP = "fftconv_gradients"
+REPLAYS = 10
+SOME = (1024, 4096, 16384)
+FIRST = (1024, 4096, 256, 16384, 65536, 32768, 2048, 8192)
+"""Lengths in this order, then the others: a run may be cut short."""
+CHECKED = (0, 1, 300, 767)  # channels whose gradients are compared with float64
+
+
+@dataclass(frozen=True)
+class _Data:
+    u: Any
+    dy: Any
+    gates: dict[str, Any]
+
+
+def cases(*, quick: bool = False) -> Iterator[Case]:
+    """Every length in fp16; causal, gated and bf16 at some."""
+    from kernels_numba.gradient_families import DEFAULT_FACTORS
+
+    for n in (*FIRST, *sorted(set(DEFAULT_FACTORS) - set(FIRST))):
+        yield Case(n, n, "plain", "fp16")
+    for n in () if quick else SOME:
+        yield Case(n, n // 2, "causal", "fp16")
+        yield Case(n, n, "gated", "fp16")
+        yield Case(n, n, "plain", "bf16")
+    if not quick:
+        yield Case(65536, 32768, "causal", "fp16")
+
+
+def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
+    """All rows with their bounds, as they are measured.
+
+    Raises:
+        MeasurementError: PyTorch with CUDA is not there, or a result is wrong.
+    """
+    import datetime
+
+    torch = measure.need_torch()
+    stamp = (datetime.date.today().isoformat(), measure.commit())
+    started = time.perf_counter()
+    for case in cases(quick=quick):
+        times = []
+        for name, dtype, prepare, note in _providers(case, torch):
+            try:
+                row, bound = _measure(case, name, dtype, prepare, note, torch, stamp)
+            except torch.cuda.OutOfMemoryError:
+                if name.startswith("ours"):
+                    raise
+                render.note(f"{name} does not fit into memory: {case.name}")
+                continue
+            finally:
+                torch.cuda.empty_cache()
+            times.append(f"{name} {row.median_us:.1f} us, error {row.rel_err:.2e}")
+            yield row, bound
+        render.note(f"[{time.perf_counter() - started:.0f} s] {case.name} {case.dtype}: {'; '.join(times)}")
+
+
+Prepared = tuple[Callable[[], Any], Callable[[], dict[str, Any]]]
+
+
+def _providers(case: Case, torch: Any) -> Iterator[tuple[str, str, Callable[[_Data, Any], Prepared], str]]:
+    from kernels_numba import FFTConvGradients, fftconv_gradients, prepare_filter
+
+    def ours(data: _Data, k: Any, needs: tuple[str, ...]) -> Prepared:
+        found: dict[str, Any] = {}
+
+        def call() -> None:
+            grads = fftconv_gradients(data.u, k, data.dy, mode=case.mode, needs=needs, **data.gates)
+            found.update(grads._asdict())
+
+        return call, lambda: found
+
+    def prepared(data: _Data, k: Any) -> Prepared:
+        spectrum = prepare_filter(k, length=case.length, mode=case.mode, dtype=case.dtype, gradients=True)
+        run = FFTConvGradients(spectrum, batch=case.batch)
+        found: dict[str, Any] = {}
+        return lambda: found.update(run(data.u, data.dy, **data.gates)._asdict()), lambda: found
+
+    def by_torch(data: _Data, k: Any) -> Prepared:
+        found: dict[str, Any] = {}
+        leaves = {"u": data.u.float(), "k": k, **{name: x.float() for name, x in data.gates.items()}}
+        leaves = {name: x.detach().requires_grad_() for name, x in leaves.items()}
+        x = leaves["u"] * leaves["pregate"] if "pregate" in leaves else leaves["u"]
+        product = torch.fft.rfft(x, n=case.n) * torch.fft.rfft(leaves["k"], n=case.n)
+        y = torch.fft.irfft(product, n=case.n)[..., : case.length]
+        y = y * leaves["postgate"] if "postgate" in leaves else y
+        dy = data.dy.float()
+
+        def call() -> None:
+            grads = torch.autograd.grad(y, list(leaves.values()), dy, retain_graph=True)
+            found.update(zip(leaves, grads, strict=True))
+
+        return call, lambda: found
+
+    everything = ("u", "k", "pregate", "postgate")
+    yield "ours", case.dtype, lambda data, k: ours(data, k, everything), "from the taps"
+    yield "ours:prepared", case.dtype, prepared, "with prepared spectra"
+    yield "ours:dk", case.dtype, lambda data, k: ours(data, k, ("k",)), "the filter's gradient alone"
+    if case.dtype != "bf16" and not (case.gated and case.n > 4096):
+        yield "torch", "fp32", by_torch, "autograd of irfft(rfft(u) rfft(k)), both spectra kept"
+
+
+def _measure(
+    case: Case,
+    name: str,
+    dtype: str,
+    prepare: Callable[[_Data, Any], Prepared],
+    note: str,
+    torch: Any,
+    stamp: tuple[str, str],
+) -> tuple[Row, float]:
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
+    item = 4 if dtype == "fp32" else 2
+    size = case.batch * case.channels * case.length
+    arrays = 7 if case.gated else 3
+    nbytes = arrays * size * item + 8 * case.channels * case.length
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = max(1, min(measure.MAX_SETS, math.ceil(2 * cache / nbytes)))
+    generator = torch.Generator(device="cuda").manual_seed(1)
+    shape = (case.batch, case.channels, case.length)
+
+    def random() -> Any:
+        return torch.randn(shape, device="cuda", generator=generator, dtype=kind)
+
+    names = ("pregate", "postgate") if case.gated else ()
+    data = [_Data(random(), random(), {gate: random() for gate in names}) for _ in range(sets)]
+    k = torch.randn(shape[1:], device="cuda", generator=generator) / math.sqrt(case.length)
+    made = [prepare(one, k) for one in data]
+    errors = []
+    for one, (call, found) in zip(data, made, strict=True):
+        call()
+        errors += _errors(one, k, found(), case, dtype, name, torch)
+    times = measure.time_calls([call for call, _ in made], torch, replays=REPLAYS)
+    deciles = statistics.quantiles(times, n=10)
+    row = Row(
+        OP,
+        measurements.format_case(
+            OP,
+            {"B": case.batch, "H": case.channels, "N": case.n, "L": case.length, "variant": case.variant},
+        ),
+        dtype,
+        name,
+        statistics.median(times),
+        deciles[1],
+        deciles[7],
+        len(times),
+        nbytes,
+        2 * case.flops,
+        max(error for error, _ in errors),
+        *stamp,
+        f"{note}; {sets} input set{'s' if sets > 1 else ''}",
+    )
+    return row, max(bound for _, bound in errors)
+
+
+def _errors(
+    data: _Data, k: Any, found: dict[str, Any], case: Case, dtype: str, name: str, torch: Any
+) -> list[tuple[float, float]]:
+    """The error and the bound of every gradient, for some channels, against float64; raises if one is too large."""
+    import reference
+
+    gates = 2 if case.gated else 0
+    order = 2 if case.n <= 1536 else 3 if case.n <= 24576 else 4
+    exact = dtype == "fp32"
+    bounds = {
+        "k": measure.FP32_BOUND
+        if exact
+        else reference.filter_gradient_bound(min(order, 3), dtype, gates=gates),
+        "u": measure.FP32_BOUND if exact else reference.fftconv_bound(order, dtype, gates=gates),
+    }
+    chosen = list(CHECKED)
+    before, after = (
+        None if gate not in data.gates else data.gates[gate][:, chosen].double()
+        for gate in ("pregate", "postgate")
+    )
+    u, dy, taps = (x[..., chosen, :].double() for x in (data.u, data.dy, k))
+    x = u if before is None else u * before
+    e = dy if after is None else dy * after
+    spectrum, of_e, of_x = (torch.fft.rfft(v, n=case.n) for v in (taps, e, x))
+    dx = torch.fft.irfft(of_e * spectrum.conj(), n=case.n)[..., : case.length]
+    c = torch.fft.irfft(of_x * spectrum, n=case.n)[..., : case.length]
+    wanted = {
+        "u": dx if before is None else dx * before,
+        "k": torch.fft.irfft((of_e * of_x.conj()).sum(0), n=case.n)[..., : case.length],
+        "pregate": dx * u,
+        "postgate": c * dy,
+    }
+    out = []
+    for key, value in found.items():
+        if value is None:
+            continue
+        got = value[..., chosen, :].double()
+        if key == "k":
+            size = (e.norm(dim=-1) * x.norm(dim=-1)).norm()
+        else:
+            size = wanted[key].norm()
+        error = ((got - wanted[key]).norm() / torch.maximum(size, wanted[key].norm())).item()
+        bound = bounds["k" if key == "k" else "u"]
+        if not error <= bound:  # true for NaN as well
+            raise MeasurementError(
+                f"{name} {case.name} {case.dtype}: gradient in {key}: error {error:.3g}, bound {bound:.3g}; its row is "
+                "not written"
+            )
+        out.append((error, bound))
+    return out

@@ -1,0 +1,344 @@
+"""Measure layers with a long convolution, forward and backward, beside the same ones by `torch.fft`.
+
+    python -m costmodel.measure_training [--quick] [--layer hyena] [--length 4096] [--output training.csv]
+
+GPU time by graph replay, as in `costmodel.measure`: of a forward pass that records gradients, and of forward and
+backward pass. Memory as PyTorch's allocator counts it: what is allocated at the peak, less what was before (parameters
+and inputs), which is how the FlashFFTConv paper counts. The largest batch is found by running: memory grows linearly
+with the batch, so two small ones say where to look. Both convolutions have the same parameters and inputs, and where
+their outputs or gradients differ by more than rounding explains, no row is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from costmodel import measurements, render
+from costmodel.errors import MeasurementError
+from costmodel.measure import commit, need_torch, time_calls
+from costmodel.training import CONVOLUTIONS, LAYERS, OperatorRow, to_csv
+
+WIDTH = 768
+TOKENS = 64 * 4096
+LENGTHS = (128, 4096, 16384, 32768, 65536)
+BARE_LENGTHS = (256, 1024, 4096, 8192, 16384, 32768)
+REPLAYS = 10
+FITS = 0.98  # of the batch that two smaller ones predict
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer and shape."""
+
+    layer: str
+    length: int
+    batch: int
+    width: int = WIDTH
+    dtype: str = "fp16"
+
+    @property
+    def bare(self) -> bool:
+        """A convolution alone."""
+        return self.layer.startswith("fftconv")
+
+
+def cases(*, layers: Sequence[str] = LAYERS, lengths: Sequence[int] = (), quick: bool = False) -> list[Case]:
+    """What is measured: 4096 samples first, then the rest; as many samples as 64 sequences of 4096 have.
+
+    Bare convolutions have 64 sequences at every length but the longest, as the paper has.
+    """
+    found = []
+    for layer in layers:
+        bare = layer.startswith("fftconv")
+        for length in lengths or (BARE_LENGTHS if bare else LENGTHS):
+            batch = min(64, 2**20 // length if bare else TOKENS // length)
+            if not quick or length == 4096:
+                found.append(Case(layer, length, max(1, batch)))
+    return sorted(found, key=lambda case: case.length != 4096)
+
+
+def bound(case: Case, order: int = 4) -> float:
+    """The largest difference that rounding explains: of a convolution, and of casts and products on either side."""
+    import reference
+
+    gates = 0 if case.layer in ("fftconv", "longconv") else 2
+    single = reference.filter_gradient_bound(order, case.dtype, gates=gates)
+    return (1.5 if case.bare else 8) * single
+
+
+class Layer:
+    """A layer with its inputs; `forward` is a forward pass that records gradients, `step` that and a backward pass."""
+
+    def __init__(
+        self, case: Case, convolution: str, torch: Any, *, batch: int | None = None, device: str = "cuda"
+    ) -> None:
+        from monarch.torch import fftconv, torch_fftconv
+        from monarch.torch.operators import OPERATORS
+
+        torch.manual_seed(0)
+        self.torch, self.device = torch, device
+        self.half = {"fp16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
+        convolve = fftconv if convolution == "fused" else torch_fftconv
+        shape = (batch or case.batch, case.width, case.length)
+
+        def noise() -> Any:
+            return torch.randn(shape, device=device, dtype=self.half).requires_grad_()
+
+        self.parameters: list[Any]
+        if case.bare:
+            k = torch.randn(case.width, case.length, device=device) * case.length**-0.5
+            gates = {n: noise() for n in ("pregate", "postgate")} if case.layer.endswith("gated") else {}
+            self.x = noise()
+            self.parameters = [k.requires_grad_(), *gates.values()]
+            # The bare convolution is the circular one, as the paper measures it.
+            self.run: Callable[[Any], Any] = lambda x: convolve(x, k, **gates)
+            self.dy = self.x.detach()
+        else:
+            made = OPERATORS[case.layer]
+            # The same for both: short filters compiled to one pass each.
+            short = {} if case.layer == "longconv" or device == "cpu" else {"short": _compiled(torch)}
+            module = made(case.width, case.length, convolve=convolve, **short).to(device)
+            self.run, self.parameters = module, list(module.parameters())
+            self.x = torch.randn(
+                shape[0], shape[2], shape[1], device=device, dtype=self.half
+            ).requires_grad_()
+            self.dy = self.x.detach() / 64  # so that sums over all samples stay within fp16
+
+    def forward(self) -> Any:
+        """The output; weights are cast to half precision anew, as in a training step."""
+        with self.torch.autocast(self.device, self.half, cache_enabled=False):
+            return self.run(self.x)
+
+    def forget(self) -> None:
+        """Free all gradients."""
+        self.x.grad = None
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> Any:
+        """Forward and backward pass; gradients are made anew."""
+        self.forget()
+        y = self.forward()
+        y.backward(self.dy)
+        return y
+
+    def results(self) -> list[Any]:
+        """Output of a step, gradient in the input, and those in all parameters in a row."""
+        y = self.step()
+        rows = [p.grad.float().flatten() for p in self.parameters]
+        return [y.detach(), self.x.grad.detach(), self.torch.cat(rows)]
+
+
+@cache
+def _compiled(torch: Any) -> Any:
+    from monarch.torch.operators import short_conv
+
+    return torch.compile(short_conv, fullgraph=True, dynamic=True)
+
+
+def peak(call: Callable[[], Any], torch: Any) -> int:
+    """Bytes allocated at the peak of a call, beyond what was allocated before it."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before)
+
+
+def largest_batch(case: Case, convolution: str, torch: Any) -> int:
+    """The largest batch that a step runs with, within two percent."""
+
+    def ran(batch: int) -> int:
+        """Bytes that a step with this batch needs, inputs and all; 0 if it does not fit."""
+        torch.cuda.empty_cache()
+        try:
+            torch.cuda.reset_peak_memory_stats()
+            Layer(case, convolution, torch, batch=batch).step()
+            torch.cuda.synchronize()
+        except torch.cuda.OutOfMemoryError:
+            return 0
+        return int(torch.cuda.max_memory_allocated())
+
+    few = max(1, case.batch // 4)
+    small, double = ran(few), ran(2 * few)
+    if not small or not double:
+        return few if small else 0
+    torch.cuda.empty_cache()
+    room = torch.cuda.mem_get_info()[0] + torch.cuda.memory_allocated()
+    guess = int(few + (room - small) / max(1, (double - small) / few))
+    limit = (2**31 - 1) // case.width  # sequences that a launch takes
+    for _ in range(6):
+        guess = max(1, min(int(guess * FITS), limit))
+        if ran(guess):
+            return guess
+    return 2 * few
+
+
+def times_of(call: Callable[[], Any], torch: Any) -> tuple[list[float], str]:
+    """Microseconds of GPU time of one call, many times; by a graph, and if it cannot be captured by events: a note."""
+    try:
+        return time_calls([call], torch, replays=REPLAYS), ""
+    except RuntimeError as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+    torch.cuda.synchronize()
+    found = []
+    for number in range(REPLAYS + 2):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        if number >= 2:
+            found.append(begin.elapsed_time(end) * 1e3)
+    return found, "launched, not captured"
+
+
+def differences(found: Sequence[Any], others: Sequence[Any]) -> list[float]:
+    """Relative differences in L2, of every result."""
+    return [
+        ((a.float() - b.float()).norm() / b.float().norm()).item() for a, b in zip(found, others, strict=True)
+    ]
+
+
+def measured(
+    case: Case, torch: Any, stamp: tuple[str, str], *, batches: bool, device: str = "cuda"
+) -> list[OperatorRow]:
+    """The rows of a case, of both convolutions; raises `MeasurementError` where these differ."""
+    rows: dict[str, dict[str, Any]] = {}
+    results: dict[str, list[Any]] = {}
+    for convolution in CONVOLUTIONS:
+        layer = Layer(case, convolution, torch, device=device)
+        results[convolution] = layer.results()
+        figures: dict[str, Any] = {"note": ""}
+        for part, call in (("forward", layer.forward), ("step", layer.step)):
+            layer.forget()
+            figures[f"{part}_bytes"] = peak(call, torch)
+            times, note = times_of(call, torch)
+            deciles = statistics.quantiles(times, n=10)
+            figures |= {
+                f"{part}_us": statistics.median(times),
+                f"{part}_p20_us": deciles[1],
+                f"{part}_p80_us": deciles[7],
+                "samples": len(times),
+                "note": note or figures["note"],
+            }
+        rows[convolution] = figures
+        del layer, call
+        torch.cuda.empty_cache()
+    found, limit = differences(*results.values()), bound(case)
+    results.clear()
+    if not max(found) <= limit:  # true for NaN as well
+        raise MeasurementError(
+            f"{case}: output and gradients differ by {[f'{x:.2g}' for x in found]}, bound {limit:.2g}; "
+            "no row is written"
+        )
+    return [
+        OperatorRow(
+            layer=case.layer,
+            B=case.batch,
+            D=case.width,
+            L=case.length,
+            dtype=case.dtype,
+            convolution=convolution,
+            largest_batch=largest_batch(case, convolution, torch) if batches else 0,
+            rel_diff=max(found),
+            date=stamp[0],
+            commit=stamp[1],
+            **figures,
+        )
+        for convolution, figures in rows.items()
+    ]
+
+
+def run(
+    todo: Sequence[Case], *, batches: bool = True, seconds: float = float("inf")
+) -> Iterator[OperatorRow]:
+    """All rows, as they are measured; no case is begun after so many ``seconds``.
+
+    A length that the kernels do not take is left out, and so is a case whose results differ; both are named.
+
+    Raises:
+        MeasurementError: PyTorch with CUDA is not there.
+    """
+    torch = need_torch()
+    stamp = (datetime.date.today().isoformat(), commit())
+    started = time.perf_counter()
+    for number, case in enumerate(todo, start=1):
+        if time.perf_counter() - started > seconds:
+            render.note(f"{len(todo) - number + 1} cases were not begun")
+            return
+        try:
+            ours, other = measured(case, torch, stamp, batches=batches and not case.bare)
+        except (ValueError, torch.cuda.OutOfMemoryError) as error:
+            render.note(f"[{number}/{len(todo)}] {case}: left out: {str(error).splitlines()[0]}")
+            torch.cuda.empty_cache()
+            continue
+        render.note(
+            f"[{number}/{len(todo)}, {time.perf_counter() - started:.0f} s] {case.layer} B={case.batch} "
+            f"L={case.length}: forward {ours.forward_us:.0f} us ({other.forward_us / ours.forward_us:.2f}x), "
+            f"step {ours.step_us:.0f} us ({other.step_us / ours.step_us:.2f}x), "
+            f"{ours.forward_bytes / 2**20:.0f} MiB ({other.forward_bytes / ours.forward_bytes:.2f}x), "
+            f"of a step {ours.step_bytes / 2**20:.0f} MiB ({other.step_bytes / ours.step_bytes:.2f}x), "
+            f"batch {ours.largest_batch} and {other.largest_batch}; difference {ours.rel_diff:.1e} {ours.note}"
+        )
+        yield ours
+        yield other
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m costmodel.measure_training",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="4096 samples only, and no largest batch")
+    parser.add_argument("--layer", action="append", choices=LAYERS, help="this one; may be given again")
+    parser.add_argument("--length", action="append", type=int, help="this many samples; may be given again")
+    parser.add_argument(
+        "--output", type=Path, help="the file to write; by default that of this GPU in costmodel/measurements"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many")
+    parser.add_argument("--no-batches", action="store_true", help="do not look for the largest batch")
+    options = parser.parse_args(arguments)
+    todo = cases(layers=options.layer or LAYERS, lengths=options.length or (), quick=options.quick)
+    rows: list[OperatorRow] = []
+    try:
+        need_torch()
+        path = options.output or measurements.FOLDER / _slug() / "training.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        batches = not (options.quick or options.no_batches)
+        for row in run(todo, batches=batches, seconds=options.seconds):
+            rows.append(row)
+            if (
+                row.convolution == CONVOLUTIONS[-1]
+            ):  # both of a case: what is there is complete whenever this ends
+                path.write_text(to_csv(rows), encoding="utf-8")
+    except MeasurementError as error:
+        render.note(str(error))
+        return 1
+    render.note(f"{len(rows)} rows: {path}")
+    return 0 if rows else 1
+
+
+def _slug() -> str:
+    import torch
+
+    from costmodel import gpus
+
+    return gpus.by_device_name(torch.cuda.get_device_name()).slug
+
+
+if __name__ == "__main__":
+    sys.exit(main())

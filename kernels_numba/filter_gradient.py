@@ -1,0 +1,339 @@
+"""From sums of conj(Z) W at a channel's bins back to a gradient in taps: the adjoint of a filter's transform, in fp32.
+
+The gradient g on the circle is real, so it takes a transform of P = N / 2 points: with G the Hermitian part of the sums
+S, x[m] = g[2m] + i g[2m + 1] has the transform
+
+    X[k] = (G[k] + G[k + P]) / 2 + i w^k (G[k] - G[k + P]) / 2,  w = e^(2 pi i / N),  G[k] = (S[k] + conj S[N - k]) / 2.
+
+Up to 16384 points a block does it all in shared memory, with the stages of `fused_float` (kind "whole"): it gathers the
+four S that make each X and adds the shares of the batch, transforms, and gathers the taps. Longer ones go through
+device memory once for each factor, as filters do:
+
+    bins     sums, shares added -> X, and the first pass, times twiddles
+    next     `filter_transform`'s passes, in place
+    taps     the place of a tap, or the sum of its two places -> dk [H, K], float32
+
+A filter that all channels share has the sum of its channels' gradients (kind "total"), some rows at a time. All sums
+are in a fixed order. Transforms run forwards: the inverse transform of X at m is the forward one at -m, over P. Unitary
+transforms of z and w make the N of that disappear; a factor 1 / 2 is left, and the DFT factors' own scales.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba import filter_transform, float_spec
+from kernels_numba.filter_transform import THREADS, WARPS
+from kernels_numba.float_spec import Shape, shape_of
+from kernels_numba.fused_float import point_places, point_twiddles
+
+NONE = -1
+"""The place of a tap that reaches no output."""
+FACTORS = {n: f for n, f in float_spec.DEFAULT_FACTORS.items() if shape_of(f).points == n} | {
+    128: (8, 16),
+    384: (6, 8, 8),
+    12288: (24, 8, 8, 8),
+    16384: (32, 32, 16),
+}
+"""By points, the factors of a transform in one block."""
+TOGETHER = 32
+"""Rows that are added up at a time."""
+
+
+def natural_places(n: int) -> NDArray[np.intp]:
+    """Where the bins 0 .. N - 1 lie in shared memory, in points: neighbours side by side, with padding."""
+    k = np.arange(n)
+    return k + k // 16
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One kernel: ``kind`` is "whole", "bins", "taps" or "total".
+
+    ``factors``: of the transform in a block. ``radix`` and ``points``: of the first pass. ``places``: 1 or 2, of a tap.
+    """
+
+    kind: str
+    factors: tuple[int, ...] = ()
+    radix: int = 0
+    points: int = 0
+    places: int = 1
+    staged: bool = False
+    """Of "whole": sums are brought to shared memory in the order in which they lie, which takes room for all N bins."""
+    dtype: str = "fp32"
+
+    @property
+    def shape(self) -> Shape:
+        """Of a transform in one block."""
+        return shape_of(self.factors)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.shape.together * self.shape.threads // 32 if self.factors else WARPS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return 4 * self.shape.together * self.room if self.factors else 0
+
+    @property
+    def room(self) -> int:
+        """Words of shared memory for one filter."""
+        points = self.shape.padding[2]
+        return 2 * max(points, int(natural_places(2 * self.shape.points)[-1]) + 1 if self.staged else 0)
+
+    @property
+    def name(self) -> str:
+        """For error messages and profilers."""
+        sizes = [*self.factors] or [n for n in (self.radix, self.points) if n]
+        return (
+            f"filter_gradient_{self.kind}_"
+            + "x".join(map(str, [*sizes, self.places]))
+            + "_staged" * self.staged
+        )
+
+
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function of ``spec``, written in the operations of ``tile``."""
+    return {"whole": _build_whole, "bins": _build_bins, "taps": _build_taps, "total": _build_total}[
+        spec.kind
+    ](tile, spec)
+
+
+def _build_whole(tile: Any, spec: Spec) -> Any:
+    """Sums to taps, a filter a transform.
+
+    Arguments: ``sums`` [rows, shares, N, 2]; ``bins`` [P, 4] of the places that make each X, in shared memory if
+    staged, where the sums go to the words ``spots`` [N], else in the sums; ``roots`` [P, 2], ``table`` of twiddles,
+    ``taps`` [1 or 2, K] of the words where taps lie, ``dk``; then a factor, rows, shares, and K.
+    """
+    shape = spec.shape
+    stages = shape.stages
+    threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
+    room, n, staged, quads = spec.room, 2 * shape.points, spec.staged, 8
+    shift, factor, _ = shape.padding
+    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+    constants = shape.constants(stages[0], stages[0].radix)
+    zeros, add, from_shared = (
+        tile.zeros(2 * held),
+        tile.add_hermitian(constants),
+        tile.hermitian_shared(constants),
+    )
+    no_quads, add_quads = tile.zeros(4 * quads), tile.add_quads(quads, 4 * threads)
+    scatter, turns = tile.scatter_points(quads, 2 * threads), held // quads
+    four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
+    (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
+    dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
+    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
+    places = [point_places(shape, s) for s in four]
+    put1, put2, put3, put4 = (tile.store_points(x) for x in places)
+    get2, get3, get4 = (tile.load_points(x) for x in places[1:])
+    gather, total = tile.gather_shared(spec.places), tile.scaled_total(spec.places)
+    store = tile.store_floats(((0, (0,)),), guarded=True)
+
+    def kernel(sums, bins, spots, roots, table, taps, dk, scale, rows, shares, count):
+        index = small(32 * warp() + lane())
+        slot = small(divide(index, threads))
+        j = small(index - slot * threads)
+        base = small(slot * room)
+        row = small(divide(j, step1))
+        m1 = small(j - row * step1)
+        at = small(row * (radix1 * step1) + m1)
+        at1 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step2))
+        m2 = small(j - row * step2)
+        at = small(row * (radix2 * step2) + m2)
+        at2 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step3))
+        m3 = small(j - row * step3)
+        at = small(row * (radix3 * step3) + m3)
+        at3 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step4))
+        at = small(row * (radix4 * step4) + j - row * step4)
+        at4 = small(base + 2 * (at + factor * (at >> shift)))
+
+        # Those without a row do the first again, and store nothing.
+        row = small(block() * together + slot)
+        there = small(row < rows)
+        row = small(row * there)
+        source = int64(row) * (shares * n)
+        if staged:
+            turn = small(0)
+            while turn < turns:
+                first = small(turn * (quads * threads) + j)
+                v = no_quads()
+                share = small(0)
+                while share < shares:
+                    v = add_quads(v, sums, 2 * (source + share * n) + 4 * first)
+                    share = small(share + 1)
+                scatter(base, spots, 2 * first, v)
+                turn = small(turn + 1)
+            barrier()
+            x = from_shared(base, bins, roots, j)
+            barrier()
+        else:
+            x = zeros()
+            share = small(0)
+            while share < shares:
+                x = add(x, sums, source, bins, roots, j)
+                source += n
+                share = small(share + 1)
+        put1(at1, turn1(dft1(x), table, 4 * m1))
+        barrier()
+        x = dft2(get2(at2))
+        if order > 2:
+            put2(at2, turn2(x, table, 4 * m2))
+            barrier()
+            x = dft3(get3(at3))
+        if order > 3:
+            put3(at3, turn3(x, table, 4 * m3))
+            barrier()
+            x = dft4(get4(at4))
+        put4(at4, x)
+        barrier()
+        first = small(0)
+        start = int64(row) * count
+        limit = small(count * there)
+        while first < count:
+            tap = small(first + j)
+            inside = small(tap < count)
+            found = gather(base, taps, tap * inside + inside - 1, count)
+            store(dk, start, limit, tap, total(found, scale))
+            first = small(first + threads)
+
+    return kernel
+
+
+def _build_bins(tile: Any, spec: Spec) -> Any:
+    """Sums to points after the first pass.
+
+    Arguments: ``sums``, ``bins`` and ``roots`` as above, ``table`` of twiddles, ``points``; then the butterflies in
+    all, and the shares.
+    """
+    radix, step = spec.radix, spec.points // spec.radix
+    n = 2 * spec.points
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    zeros, add = tile.zeros(2 * radix), tile.add_hermitian(tuple(step * q for q in range(radix)))
+    dft = tile.dft_points(radix, 1, inverse=False)
+    turn, store = tile.multiply_strided(radix), tile.store_strided(radix)
+
+    def kernel(sums, bins, roots, table, points, butterflies, shares):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        valid = index < butterflies
+        now = small(index * valid)
+        row = small(divide(now, step))
+        column = small(now - row * step)
+        source = int64(row) * (shares * n)
+        x = zeros()
+        share = small(0)
+        while share < shares:
+            x = add(x, sums, source, bins, roots, column)
+            source += n
+            share = small(share + 1)
+        at = int64(row) * (radix * step) + column
+        store(points, at, step, valid, turn(dft(x), table, 4 * column, step))
+
+    return kernel
+
+
+def _build_taps(tile: Any, spec: Spec) -> Any:
+    """Points to taps.
+
+    Arguments: ``points`` [rows, P, 2], ``taps`` [1 or 2, K] of the floats of a row where taps lie, ``dk``; then a
+    factor, K, taps in all, and P.
+    """
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    load, total = tile.load_taps(spec.places, "fp32"), tile.scaled_total(spec.places)
+    store = tile.store_floats(((0, (0,)),), guarded=True)
+
+    def kernel(points, taps, dk, scale, count, items, n):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        now = small(index * (index < items))
+        row = small(divide(now, count))
+        tap = small(now - row * count)
+        x = load(points, int64(row) * (2 * n), taps, tap, count)
+        store(dk, int64(0), items, index, total(x, scale))
+
+    return kernel
+
+
+def _build_total(tile: Any, spec: Spec) -> Any:
+    """Rows added up, TOGETHER at a time.
+
+    Arguments: ``source`` [rows, K], ``target`` [groups, K]; then K, the sums in all, and rows.
+    """
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    load, plus, zeros = tile.load_floats(((0, (0,)),), 1, guarded=True), tile.plus(1), tile.zeros(1)
+    store = tile.store_floats(((0, (0,)),), guarded=True)
+
+    def kernel(source, target, count, items, rows):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        there = small(index < items)
+        now = small(index * there)
+        group = small(divide(now, count))
+        tap = small(now - group * count)
+        row = small(group * TOGETHER)
+        x = zeros()
+        turn = small(0)
+        while turn < TOGETHER:  # rows beyond the last one are zeros
+            x = plus(x, load(source, int64(row) * count, count * (row < rows), tap))
+            row = small(row + 1)
+            turn = small(turn + 1)
+        store(target, int64(0), items, index, x)
+
+    return kernel
+
+
+def family(spec: Any) -> Any:
+    """What `launch` asks of a kernel family, for one kernel: their arguments differ."""
+    if isinstance(spec, filter_transform.Spec):
+        return filter_transform.family(spec)
+    made_of = ("FLOATS", "WORDS", "FLOATS", "FLOATS")
+    signature = {
+        "whole": ("FLOATS", "WORDS", *made_of[1:], "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
+        "bins": (*made_of, "FLOATS", "INT", "INT"),
+        "taps": ("FLOATS", "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
+        "total": ("FLOATS", "FLOATS", "INT", "INT", "INT"),
+    }[spec.kind]
+    return SimpleNamespace(
+        __name__=__name__,
+        build=build,
+        SIGNATURE=signature,
+        VOCABULARY="float",
+        min_blocks=lambda spec: 2 if spec.staged and spec.warps <= 8 else 1,
+    )

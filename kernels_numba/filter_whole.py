@@ -1,0 +1,291 @@
+"""The transform of a real filter in one launch, for spectra of half precision of up to 32768 points.
+
+A block (or a part of one) lays a filter's taps on their circle of N samples as P = N / 2 complex points, transforms
+these in shared memory with the stages of `fused_float`, takes the largest of the N bins for the channel's scale, and
+gathers from the points X the positions of the spectrum in the convolution's order,
+
+    sum_i phase_i H[b_i] = E a + O b,   E = X[b] + conj X[-b],  O = X[b] - conj X[-b],  indices modulo P,
+    a = sum_i phase_i / 2,   b = -i / 2 sum_i phase_i w^(b_i),   w = e^(-2 pi i / N),
+
+where the two bins of half-length packing differ by P. Then over the scale, and rounded. The values are those of
+`filter_transform`, which does longer ones, but for the last bits of fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba import filter_transform, float_spec
+from kernels_numba.arrays import Adapter, adapter_of
+from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.filter_gradient import FACTORS
+from kernels_numba.float_spec import Shape, shape_of
+from kernels_numba.fused_float import mirror_places, point_places, point_twiddles
+from monarch.index import natural_order_of
+
+POINTERS = ("taps", "numbers", "table", "roots", "mirrors", "places", "weights", "spectrum", "scales")
+"""The kernel's arrays."""
+MOST_HALVES = 2**30
+"""Of a spectrum in one launch: offsets are of 32 bits."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One kernel; ``taps`` is the filter's type, ``dtype`` the spectrum's, ``limits`` as in `filter_transform.Spec`."""
+
+    factors: tuple[int, ...]
+    taps: str
+    dtype: str
+    limits: tuple[float, float]
+
+    @property
+    def shape(self) -> Shape:
+        """Of the transform."""
+        return shape_of(self.factors)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.shape.together * self.shape.threads // 32
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: points, and twice a number a thread."""
+        return 4 * (self.point_words + 2 * 32 * self.warps)
+
+    @property
+    def point_words(self) -> int:
+        """Words of the points, rounded up to an access of four."""
+        return -(-2 * self.shape.together * self.shape.padding[2] // 4) * 4
+
+    @property
+    def name(self) -> str:
+        """For error messages and profilers."""
+        return f"filter_whole_{'x'.join(map(str, self.factors))}_of_{self.taps}_{self.dtype}"
+
+
+def fits(n: int, limit: int = LARGEST_SHARED_BYTES) -> bool:
+    """Whether N points can be done here, with ``limit`` bytes of shared memory a block."""
+    return n // 2 in FACTORS and Spec(FACTORS[n // 2], "fp32", "fp16", (0, 0)).shared_bytes <= limit
+
+
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function of ``spec``, written in the operations of ``tile``.
+
+    Arguments: ``taps`` [rows, .], ``numbers`` [N] (which tap each sample of the circle is, negative for none),
+    ``table`` of twiddles, ``roots`` [R, T, 2] and ``mirrors`` of each thread's points, ``places`` [positions, 2] and
+    ``weights`` [positions, 4] (see `tables`), ``spectrum``, ``scales``; then the filters, the distance of two rows of
+    taps, pairs of positions in a row, and in a tile (real parts, then imaginary parts).
+    """
+    shape = spec.shape
+    stages = shape.stages
+    threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
+    room, group = 2 * shape.padding[2], min(32, threads)
+    shift, factor, _ = shape.padding
+    at_lanes = spec.point_words
+    at_warps = at_lanes + 32 * spec.warps
+    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+    load = tile.load_samples(shape.constants(stages[0], stages[0].radix), spec.taps)
+    four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
+    (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
+    dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
+    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
+    points = [point_places(shape, s) for s in four]
+    put1, put2, put3, put4 = (tile.store_points(x) for x in points)
+    get2, get3, get4 = (tile.load_points(x) for x in points[1:])
+    load_mirrors = tile.load_global(2 * stages[-1].groups, 1)
+    largest_bin, zeros = tile.largest_bin(mirror_places(shape), 2 * threads), tile.zeros(1)
+    as_words, put_word = tile.as_words, tile.store_shared_pieces(((0, 0, (0,)),))
+    load_lanes, largest_of_lanes = tile.load_shared(group, 4), tile.largest_word(group)
+    warps_of_one = max(1, threads // 32)
+    load_warps, largest_of_warps = tile.load_shared(warps_of_one, 1), tile.largest_word(warps_of_one)
+    power, store_scale = tile.power_above(*spec.limits), tile.store_floats(((0, (0,)),), guarded=True)
+    combine, scaled, pack = tile.combine_bins(), tile.divide_floats(4), tile.pack(2)
+    store = tile.store_pieces(((0, 0, (0,)), (1, 0, (1,))), 2, guarded=True)
+
+    def kernel(
+        taps,
+        numbers,
+        table,
+        roots,
+        mirrors,
+        places,
+        weights,
+        spectrum,
+        scales,
+        rows,
+        row_taps,
+        pairs,
+        tile_pairs,
+    ):
+        index = small(32 * warp() + lane())
+        slot = small(divide(index, threads))
+        j = small(index - slot * threads)
+        base = small(slot * room)
+        row = small(divide(j, step1))
+        m1 = small(j - row * step1)
+        at = small(row * (radix1 * step1) + m1)
+        at1 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step2))
+        m2 = small(j - row * step2)
+        at = small(row * (radix2 * step2) + m2)
+        at2 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step3))
+        m3 = small(j - row * step3)
+        at = small(row * (radix3 * step3) + m3)
+        at3 = small(base + 2 * (at + factor * (at >> shift)))
+        row = small(divide(j, step4))
+        at = small(row * (radix4 * step4) + j - row * step4)
+        at4 = small(base + 2 * (at + factor * (at >> shift)))
+
+        # Those without a filter do the first again, and store nothing.
+        row = small(block() * together + slot)
+        there = small(row < rows)
+        row = small(row * there)
+        x = load(taps, int64(row) * row_taps, numbers, j)
+        put1(at1, turn1(dft1(x), table, 4 * m1))
+        barrier()
+        x = dft2(get2(at2))
+        if order > 2:
+            put2(at2, turn2(x, table, 4 * m2))
+            barrier()
+            x = dft3(get3(at3))
+        if order > 3:
+            put3(at3, turn3(x, table, 4 * m3))
+            barrier()
+            x = dft4(get4(at4))
+        put4(at4, x)
+        barrier()
+        best = largest_bin(x, roots, 2 * j, base, load_mirrors(mirrors, j, threads), zeros())
+        mine = small(at_lanes + index)
+        put_word(mine, mine, mine, mine, as_words(best))
+        barrier()
+        best = largest_of_lanes(load_lanes(at_lanes + index - (j & (group - 1)), 4))
+        if threads > 32:
+            mine = small(at_warps + index)
+            put_word(mine, mine, mine, mine, as_words(best))
+            barrier()
+            best = largest_of_warps(load_warps(at_warps + slot * threads, 32))
+        scale = power(best)
+        store_scale(scales, int64(row), there * (j == 0), small(0), scale)
+        limit = small(4 * pairs * rows)
+        start = small(4 * pairs * row + limit * (1 - there))
+        pair = j
+        turn = small(0)
+        while turn < held:  # as many pairs of positions as points
+            x = scaled(combine(base, places, weights, pair), scale[0])
+            t = small(divide(pair, tile_pairs))
+            real = small(start + 2 * (pair + t * tile_pairs))
+            imaginary = small(real + 2 * tile_pairs)
+            store(spectrum, int64(0), limit, real, imaginary, real, real, pack(x))
+            pair = small(pair + threads)
+            turn = small(turn + 1)
+
+    return kernel
+
+
+def family(spec: Spec) -> Any:
+    """What `launch` asks of a kernel family."""
+    taps = {"fp16": "HALVES", "bf16": "HALVES", "fp32": "FLOATS", "fp64": "DOUBLES"}[spec.taps]
+    pointers = (taps, "WORDS", "FLOATS", "FLOATS", "WORDS", "WORDS", "FLOATS", "HALVES", "FLOATS")
+    return SimpleNamespace(
+        __name__=__name__,
+        build=build,
+        SIGNATURE=pointers + ("INT",) * 4,
+        VOCABULARY="float",
+        min_blocks=lambda spec: 1,
+    )
+
+
+def tables(n: int, order: NDArray[np.intp], phase: NDArray[np.complex128]) -> dict[str, NDArray]:
+    """What the kernel reads beside taps and their numbers, by name; ``order``, ``phase`` [1 or 2, N] as in `spectrum`.
+
+    ``places`` are words of a filter's points in shared memory: X and its mirror for each position.
+    """
+    points = n // 2
+    factors = FACTORS[points]
+    at = 2 * _shape_places(factors)
+    b = order % points
+    assert (b == b[:1]).all(), "the bins of a position differ by P"
+    root = np.exp(-2j * np.pi * order / n)
+    weights = np.stack([phase.sum(axis=0) / 2, -0.5j * (phase * root).sum(axis=0)], axis=1)
+    return {
+        "table": float_spec.tables(factors),
+        "roots": _roots(factors),
+        "mirrors": float_spec.mirrors(factors),
+        "places": np.stack([at[b[0]], at[-b[0] % points]], axis=1).astype(np.int32),
+        "weights": weights.astype(np.complex64).view(np.float32),
+    }
+
+
+def transform(
+    k: Any,
+    rows: int,
+    constants: dict[str, Any],
+    tiles: int,
+    dtype: str,
+    limits: tuple[float, float],
+    *,
+    adapter: Adapter,
+    index: int,
+) -> tuple[Any, Any]:
+    """As `filter_transform.transform`; ``constants``: device buffers of `tables` and of the ``numbers`` of taps."""
+    source, make, stream = filter_transform.on_device(k, adapter, index)
+    n, positions = constants["numbers"].shape[0], constants["places"].shape[0]
+    words, scales = make(index, (rows, positions), np.int32), make(index, (rows,), np.float32)
+    kind = adapter.dtype_name(k)
+    itemsize = {"fp64": 8, "fp32": 4}.get(kind, 2)
+    row_taps = int(k.shape[-1]) if len(k.shape) == 2 else 0
+    pointers = [constants[name].pointer for name in POINTERS[1:-2]]
+    at, to, scale_at = (adapter_of(x, "k").pointer(x) for x in (source, words, scales))
+    count = MOST_HALVES // (2 * positions)
+    for first in range(0, rows, count):
+        now = min(count, rows - first)
+        run = _launcher(
+            Spec(FACTORS[n // 2], kind, dtype, limits), now, row_taps, positions // 2, tiles, index
+        )
+        done = (at + first * row_taps * itemsize, *pointers, to + 4 * positions * first, scale_at + 4 * first)
+        run(stream, *done)
+    return words, scales
+
+
+@lru_cache(maxsize=256)
+def _launcher(
+    spec: Spec, rows: int, row_taps: int, pairs: int, tiles: int, index: int
+) -> Callable[..., None]:
+    from kernels_numba import launch
+
+    loaded = launch.load(family(spec), spec, index)
+    scalars = (rows, row_taps, pairs, pairs // tiles)
+    return loaded.launcher(-(-rows // spec.shape.together), (*POINTERS, *scalars), POINTERS)
+
+
+def _shape_places(factors: tuple[int, ...]) -> NDArray[np.intp]:
+    """Where the point of each frequency lies in shared memory, in points."""
+    return shape_of(factors).at(natural_order_of(factors))
+
+
+@lru_cache(maxsize=32)
+def _roots(factors: tuple[int, ...]) -> NDArray[np.float32]:
+    """[R, T, 2]: -i / 2 e^(-2 pi i k / N) of each thread's points."""
+    shape = shape_of(factors)
+    last = shape.stages[-1]
+    constants = np.array(shape.constants(last, last.radix))
+    slot = shape.place(last, np.arange(shape.threads), 0)[None, :] + constants[:, None]
+    k = np.argsort(natural_order_of(factors))[slot]
+    return (-0.5j * np.exp(-1j * np.pi * k / shape.points)).astype(np.complex64).view(np.float32)

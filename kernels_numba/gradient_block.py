@@ -1,0 +1,348 @@
+"""The filter's gradient in spectra, order 3: a block transforms pairs of u and of dy and sums conj(Z) W over the batch.
+
+As `gradient_warp`, with the first stages of `fused_block`: the outer one by all warps (A), and after an exchange in
+shared memory the two inner ones, each warp for its k1 (B). Of a pair's u the spectrum Z takes the room, in the
+exchange, of what it was made from; dy has an exchange of its own, and where W is ready conj(Z) W is added to the sums.
+
+The frequencies of a long transform are dealt to several units of work: one has 16 k1 (8 and their mirrors) of N1 and
+does that part of the outer stage alone, so its exchanges and sums are a part of the whole, and no product is done
+twice. It reads all of its input, as the units beside it do at about the same time: that comes from the L2 cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernels_numba.block_pieces import copy_pieces, first_exchange_pieces, first_exchange_reads, rows_to_b
+from kernels_numba.gradient_spec import (
+    FACTORS,
+    PACKINGS,
+    STRIP,
+    Spec,
+    make_spec,
+    min_blocks,
+    operand_key,
+    operands,
+    sums_layout,
+)
+from kernels_numba.operands import columns_to_a
+
+
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
+
+    Arguments of the kernel: as `gradient_warp.build`, with the outer twiddles ``tables`` after the constants, and
+    ``sums`` [units, N / parts, 2]; a unit is a channel, a share of its pairs and a part of its frequencies.
+    """
+    n2, n3, q = spec.n2, spec.n3, spec.q
+    warps, halves, guarded, ring, parts = spec.warps, spec.halves, spec.guarded, spec.ring, spec.parts
+    gated_in, gated_out, gated = spec.pregate, spec.postgate, spec.pregate or spec.postgate
+    in_registers, in_shared, tables_shared = (
+        spec.sums == "registers",
+        spec.sums == "shared",
+        spec.tables_shared,
+    )
+    rows, lanes, fold = spec.rows, spec.lanes, spec.fold
+    t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
+    in_tiles = spec.rows_in // 16
+    my_strips, my_rows = spec.strips // warps, spec.slots // warps
+    outer = rows // 8 * 4  # registers of the real parts of a packed strip
+    inner = q // 64  # registers of the real parts of a packed inner matrix
+    log_per_row = (n3 // 16).bit_length() - 1
+    part_points = spec.slots * q
+
+    # Where things lie in shared memory.
+    factor_part = rows * spec.rows_in // 2
+    at_f2 = parts * factor_part
+    at_f3 = at_f2 + n2 * n2 // 2
+    at_t2 = at_f3 + n3 * n3 // 2
+    constant_rounds = spec.factor_words // 128
+    at_tables = spec.factor_words
+    table_rounds = part_points // 128 if tables_shared else 0
+    at_exchange = at_tables + (part_points if tables_shared else 0)
+    exchange_words = spec.exchange_words
+    at_sums = at_exchange + 2 * exchange_words
+    at_stage = at_sums + (2 * part_points if in_shared else 0)
+    es, eb = spec.row_words, spec.row_pair_words
+    stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
+    copy_rows, gate_at = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded), 4 * sequence_words
+
+    lane, warp, block, divide, small, int64 = (
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.small,
+        tile.int64,
+    )
+    barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
+    turns_of, copy_constants, join = tile.opaque, tile.copy_words_async, tile.join
+    wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
+    # A
+    load_rows, gate = tile.load_shared(8 * in_tiles, 2), tile.multiply(8 * in_tiles)
+    first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
+    load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
+    stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
+    stage1_later = tile.dft_rows(t1, 4, in_tiles, inverse=False)  # of parts without a self-paired k1
+    pack_outer, multiply_outer = tile.pack(2 * outer), tile.multiply_complex(outer)
+    load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
+    put_first = tile.store_shared_pieces(first_exchange_pieces(spec))
+    # B
+    get_first = tile.load_pieces(first_exchange_reads(spec), 4 * t2 * j2)
+    load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(k3 * j2 * 2, 4)
+    load_inner = tile.load_shared(2 * inner, 4)
+    stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
+    stage3 = tile.dft_columns(t2, j2, k3, inverse=False)
+    pack_inner, multiply_inner = tile.pack(2 * inner), tile.multiply_complex(inner)
+    to_a = tile.select(columns_to_a(n2, n3))
+    put_spectrum = tile.store_shared_pieces(
+        tuple((0, 128 * i, tuple(range(4 * i, 4 * i + 4))) for i in range(inner // 2))
+    )
+    no_sums, correlate, store_sums = tile.no_sums(inner), tile.correlate(inner), tile.store_sums_global(inner)
+    correlate_shared, correlate_global = tile.correlate_shared(inner), tile.correlate_global(inner)
+    clear = tile.store_shared_pieces(tuple((0, 128 * i, (0, 0, 0, 0)) for i in range(inner)))
+    load_sums = tile.load_shared(4 * inner, 4)
+
+    def kernel(
+        u,
+        pre,
+        dy,
+        post,
+        words,
+        tables,
+        sums,
+        units,
+        workers,
+        shares,
+        per_share,
+        pairs,
+        batch,
+        channels,
+        length,
+    ):
+        index = small(lane())
+        w = small(warp())
+        g = small(index >> 2)
+        t = small(index & 3)
+        c = small(4 * index)
+        r = w
+        while r < constant_rounds:
+            copy_constants(r * 128 + c, words, r * 128 + c)
+            r = small(r + warps)
+        r = w
+        while r < table_rounds:
+            copy_constants(at_tables + r * 128 + c, tables, r * 128 + c)
+            r = small(r + warps)
+        commit()
+        wait_all()
+        barrier()
+
+        mine = small(at_stage + w * ring * stage_words)
+        ring_end = small(ring * stage_words)
+        # Where a lane reads its rows, and where its copies come from and go to: as in `fused_block`.
+        read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
+        fold_part = small(divide(g, lanes))  # of the columns; 0 unless the outer factor is 8
+        output = small(g - fold_part * lanes)
+        first_put = small(at_exchange + output * es + fold_part * (n2 // (2 * fold) * eb) + 8 * t)
+        first_get = small(at_exchange + t * eb + 4 * g)
+        copy_row = small((index * halves) >> 5)
+        copy_column = small((index * halves) & 31)
+        copy_from = small(copy_row * q + (copy_column >> 4) * n3 + (copy_column & 15))
+        swap = small((copy_row & 3) >> 1)
+        copy_to = small(32 * copy_row + (copy_column & 7))
+        to0 = small(copy_to + (((copy_column >> 3) ^ swap) << 3))
+        to1 = small(copy_to + (((copy_column >> 3) ^ swap ^ 1) << 3))
+
+        my_strip = small(w * my_strips)
+        end_strip = small(my_strip + turns_of(my_strips))
+        end_row = turns_of(my_rows)
+        other_sequence = int64(channels) * length
+
+        # Copies run `ring` strips ahead of the work, through sides (u, then dy), pairs and units.
+        unit = small(block())
+        turn = small(0 - ring)
+        slot_at = small(0)
+        copy_unit = unit
+        share = small(divide(copy_unit, parts))
+        copy_h = small(divide(share, shares))
+        copy_p = small((share - copy_h * shares) * per_share)
+        copy_end = small(min(copy_p + per_share, pairs))
+        copy_side = small(0)
+        copy_strip = my_strip
+        while unit < units:
+            share = small(divide(unit, parts))
+            part = small(unit - share * parts)
+            h = small(divide(share, shares))
+            p = small((share - h * shares) * per_share)
+            end = small(min(p + per_share, pairs))
+            at_unit = int64(unit) * (2 * part_points) + c
+            kept = no_sums()
+            more = no_sums()
+            blank = pack_inner(no_sums())
+            row = small(0)
+            while row < end_row:
+                slot = small(w * my_rows + row)
+                if in_shared:
+                    at = small(at_sums + slot * (2 * q) + c)
+                    clear(at, at, at, at, blank)
+                elif not in_registers:
+                    store_sums(sums, at_unit + slot * (2 * q), no_sums())
+                row = small(row + 1)
+            side = small(0)
+            while p < end:
+                # ---- A: contract n1 for this warp's strips
+                into_exchange = small(side * exchange_words)
+                strip = my_strip
+                while strip < end_strip:
+                    if turn >= 0:
+                        wait_strip()
+                        warp_sync()
+                        at = small(read_at + slot_at)
+                        u1 = load_rows(at, 64)
+                        u2 = load_rows(at + sequence_words, 64)
+                        if gated:
+                            if (gated_in and side == 0) or (gated_out and side == 1):
+                                u1 = gate(u1, load_rows(at + 2 * sequence_words, 64))
+                                u2 = gate(u2, load_rows(at + 3 * sequence_words, 64))
+                        x = join(first_to_b(u1), second_to_b(u2))
+                        warp_sync()
+                    if copy_unit < units:
+                        shift = small(
+                            (copy_strip >> log_per_row) * (2 * n3) + 16 * (copy_strip & (n3 // 16 - 1))
+                        )
+                        e = small(copy_from + shift)
+                        base = (2 * int64(copy_p) * channels + copy_h) * length
+                        for i in range(2):
+                            into = small(2 * (mine + slot_at + i * sequence_words))
+                            limit = small(length * (2 * copy_p + i < batch))
+                            source = base + i * other_sequence
+                            i0 = small(to0 + into)
+                            i1 = small(to1 + into)
+                            if copy_side == 0:
+                                copy_rows(u, source, limit, e, i0, i1, i0, i1)
+                                if gated_in:
+                                    copy_rows(
+                                        pre,
+                                        source,
+                                        limit,
+                                        e,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
+                                    )
+                            else:
+                                copy_rows(dy, source, limit, e, i0, i1, i0, i1)
+                                if gated_out:
+                                    copy_rows(
+                                        post,
+                                        source,
+                                        limit,
+                                        e,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
+                                        i0 + gate_at,
+                                        i1 + gate_at,
+                                    )
+                        copy_strip = small(copy_strip + 1)
+                        if copy_strip == end_strip:
+                            copy_strip = my_strip
+                            copy_side = small(1 - copy_side)
+                            if copy_side == 0:
+                                copy_p = small(copy_p + 1)
+                                if copy_p == copy_end:
+                                    copy_unit = small(copy_unit + workers)
+                                    share = small(divide(copy_unit, parts))
+                                    copy_h = small(divide(share, shares))
+                                    copy_p = small((share - copy_h * shares) * per_share)
+                                    copy_end = small(min(copy_p + per_share, pairs))
+                    commit()
+                    if turn >= 0:
+                        factor = load_f1(part * factor_part + c, 128)
+                        if parts == 1:
+                            z = pack_outer(stage1(factor, x))
+                        elif part == 0:
+                            z = pack_outer(stage1(factor, x))
+                        else:
+                            z = pack_outer(stage1_later(factor, x))
+                        if tables_shared:
+                            z1 = multiply_outer(
+                                z, load_table_shared(at_tables + strip * (32 * rows) + c, 128)
+                            )
+                        else:
+                            z1 = multiply_outer(
+                                z, load_table(tables, part * part_points + strip * (32 * rows) + c, 128)
+                            )
+                        to = small(first_put + into_exchange + (strip >> log_per_row) * eb)
+                        to = small(to + 32 * (strip & (n3 // 16 - 1)))
+                        put_first(to, to, to, to, z1)
+                        strip = small(strip + 1)
+                    turn = small(turn + 1)
+                    slot_at = small(slot_at + stage_words)
+                    if slot_at == ring_end:
+                        slot_at = small(0)
+                barrier()
+                # ---- B: the inner stages of one k1 at a time
+                row = small(0)
+                while row < end_row:
+                    slot = small(w * my_rows + row)
+                    at = small(first_get + into_exchange + slot * es)
+                    x2 = get_first(at, at, at, at)
+                    z2 = multiply_inner(
+                        pack_inner(stage2(load_f2(at_f2 + c, 128), x2)), load_inner(at_t2 + c, 128)
+                    )
+                    spectrum = stage3(to_a(z2), load_f3(at_f3 + c, 128))
+                    at = small(at_exchange + slot * es + c)
+                    if side == 0:
+                        warp_sync()  # all lanes have read what is overwritten now
+                        put_spectrum(at, at, at, at, pack_inner(spectrum))
+                    else:
+                        z3 = load_inner(at, 128)
+                        if in_registers:
+                            if row == 0:
+                                kept = correlate(kept, z3, spectrum)
+                            else:
+                                more = correlate(more, z3, spectrum)
+                        elif in_shared:
+                            correlate_shared(at_sums + slot * (2 * q) + c, z3, spectrum)
+                        else:
+                            correlate_global(sums, at_unit + slot * (2 * q), z3, spectrum)
+                    row = small(row + 1)
+                if side == 1:
+                    barrier()  # the exchanges are free again
+                p = small(p + side)
+                side = small(1 - side)
+            if in_registers:
+                store_sums(sums, at_unit + w * (my_rows * 2 * q), kept)
+                if my_rows > 1:
+                    store_sums(sums, at_unit + (w * my_rows + 1) * (2 * q), more)
+            elif in_shared:
+                row = small(0)
+                while row < end_row:
+                    slot = small(w * my_rows + row)
+                    store_sums(sums, at_unit + slot * (2 * q), load_sums(at_sums + slot * (2 * q) + c, 128))
+                    row = small(row + 1)
+            unit = small(unit + workers)
+
+    return kernel
+
+
+SIGNATURE = ("HALVES",) * 4 + ("WORDS", "WORDS", "FLOATS") + ("INT",) * 8
+"""Kinds of the kernel's arguments, for the compiler."""
+
+
+def workers(spec: Spec) -> int:
+    """Who takes units of work: the block as a whole."""
+    return 1
+
+
+__all__ = [
+    "FACTORS",
+    "PACKINGS",
+    "build",
+    "make_spec",
+    "min_blocks",
+    "operand_key",
+    "operands",
+    "sums_layout",
+]

@@ -1,0 +1,85 @@
+"""Which kernel sums the filter's gradient over the batch, for a transform length: a registry, as `families` is.
+
+A family is a module with ``FACTORS``, ``PACKINGS``, ``make_spec``, ``build``, ``SIGNATURE``, ``min_blocks``,
+``workers``, ``operand_key``, ``operands`` and ``sums_layout`` (the bins of its result, and a factor).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from types import ModuleType
+
+from kernels_numba import gradient_block, gradient_float, gradient_warp
+from kernels_numba.device import LARGEST_SHARED_BYTES
+from monarch import Plan, format_factors
+
+FAMILIES: tuple[ModuleType, ...] = (gradient_warp, gradient_block)
+"""For fp16 and bf16 products."""
+
+DEFAULT_FACTORS: dict[int, tuple[tuple[int, ...], ...]] = {
+    256: ((16, 16),),
+    512: ((16, 32),),
+    768: ((48, 16),),
+    1024: ((32, 32),),
+    1536: ((48, 32),),
+    2048: ((8, 16, 16),),
+    4096: ((16, 16, 16),),
+    8192: ((16, 16, 32), (32, 16, 16)),
+    12288: ((48, 16, 16),),
+    16384: ((32, 16, 32), (64, 16, 16)),
+    24576: ((48, 16, 32),),
+    32768: ((32, 32, 32), (64, 16, 32)),
+    49152: ((48, 32, 32),),
+    65536: ((64, 32, 32),),
+}
+"""For every transform length the factors measured fastest on an H200, then some that need less shared memory."""
+FLOAT_FACTORS = {prod(f): (f,) for f in gradient_float.FACTORS}
+"""Those of fp32."""
+
+
+def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType | None:
+    """The family that runs a plan with products of a type, or None."""
+    families = (gradient_float,) if dtype == "fp32" else FAMILIES
+    return next((f for f in families if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
+
+
+@cache
+def default_plans(limit: int = LARGEST_SHARED_BYTES, dtype: str = "fp16") -> dict[int, Plan]:
+    """By transform length, the plans for a GPU whose blocks can have ``limit`` bytes of shared memory."""
+    found = {}
+    for n, lists in sorted((FLOAT_FACTORS if dtype == "fp32" else DEFAULT_FACTORS).items()):
+        for factors in lists:
+            plan = Plan(n, factors)
+            family = family_of(plan, dtype)
+            gated = {"pregate": True, "postgate": True}  # takes more
+            if family and family.make_spec(plan, dtype, shared_limit=0, **gated).shared_bytes <= limit:
+                found[n] = plan
+                break
+    return found
+
+
+def choose(length: int, need: int, plan: Plan | None, limit: int, dtype: str, *, circular: bool) -> Plan:
+    """The plan for sequences of ``length`` samples: the one of the convolution if a kernel runs it, else the default.
+
+    ``need``: points without aliasing. Raises ``ValueError`` where no transform is long enough.
+    """
+    if plan is not None and family_of(plan, dtype) is not None:
+        chosen = plan
+    else:
+        plans = default_plans(limit, dtype)
+        fitting = [n for n in plans if n >= need]
+        if circular and length in plans:
+            chosen = plans[length]
+        elif fitting:
+            chosen = plans[fitting[0]]
+        else:
+            longest = plans[max(plans)]
+            raise ValueError(
+                f"u: the filter's gradient of {length} samples needs {need} points; its kernels take up to {longest.n} "
+                f"({format_factors(longest.factors)}) here. reference.fftconv_gradients computes any length in float64."
+            )
+    return chosen.with_(signal=min(length, chosen.n), wanted=min(length, chosen.n))
+
+
+assert all(prod(factors) == n for n, lists in DEFAULT_FACTORS.items() for factors in lists)

@@ -1,0 +1,142 @@
+"""What brings sums of spectra back to taps reads, and its launches; the kernels are in `filter_gradient.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba import filter_transform, float_spec
+from kernels_numba.filter_gradient import FACTORS, NONE, TOGETHER, Spec, natural_places
+from kernels_numba.filter_transform import THREADS, factors_of
+from kernels_numba.float_spec import shape_of
+from monarch.index import natural_order_of
+
+STAGED, WHOLE, PASSES = "staged", "whole", "passes"
+"""Ways back to taps: in a block with all bins in shared memory, with half of them, and through device memory."""
+
+
+def way_back(n: int, limit: int) -> str:
+    """The way for N samples, with ``limit`` bytes of shared memory a block."""
+    if n // 2 not in FACTORS:
+        return PASSES
+    for way in (STAGED, WHOLE):
+        if Spec("whole", FACTORS[n // 2], staged=way == STAGED).shared_bytes <= limit:
+            return way
+    return PASSES
+
+
+def bin_places(at: NDArray[np.intp]) -> NDArray[np.int32]:
+    """[P, 4]: where the bins k, -k, k + P and P - k lie, if bin k does at ``at[k]``."""
+    n = at.size
+    k = np.arange(n // 2)
+    return np.stack([at[k], at[-k % n], at[k + n // 2], at[(n // 2 - k) % n]], axis=1).astype(np.int32)
+
+
+@lru_cache(maxsize=32)
+def roots(points: int) -> NDArray[np.float32]:
+    """[P, 2]: cosine and sine of 2 pi k / N, N = 2 P."""
+    angle = np.pi * np.arange(points) / points
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+
+def tap_places(
+    places: NDArray[np.intp], n: int, taps: int, targets: NDArray[np.intp], sources: NDArray[np.intp]
+) -> NDArray[np.int32]:
+    """Where the gradient of each tap lies, [1 or 2, K], if point x of the transform lies at ``places[x]``.
+
+    ``targets`` are places on the circle of n samples, ``sources`` the taps that lie there.
+    """
+    at = 2 * places[-(targets // 2) % (n // 2)] + targets % 2
+    _, first = np.unique(sources, return_index=True)
+    rest = np.setdiff1d(np.arange(sources.size), first)
+    found = np.full((2 if rest.size else 1, taps), NONE, np.int32)
+    found[0, sources[first]] = at[first]
+    if rest.size:
+        found[1, sources[rest]] = at[rest]
+    return found
+
+
+def tables(
+    order: NDArray[np.intp],
+    taps: int,
+    targets: NDArray[np.intp],
+    sources: NDArray[np.intp],
+    *,
+    way: str,
+) -> dict[str, NDArray]:
+    """All that the kernels read beside sums, whose points are the bins ``order``, by name."""
+    n = order.size
+    points = n // 2
+    if way != PASSES:
+        shape = shape_of(FACTORS[points])
+        at = shape.at(natural_order_of(FACTORS[points]))
+        twiddle = float_spec.tables(FACTORS[points])
+    else:
+        at = natural_order_of(factors_of(points))
+        twiddle = filter_transform.tables(points, "fp16")[0]
+    return {
+        "bins": 2 * bin_places(natural_places(n)) if way == STAGED else bin_places(np.argsort(order)),
+        "spots": (2 * natural_places(n)[order]).astype(np.int32) if way == STAGED else np.zeros(1, np.int32),
+        "roots": roots(points),
+        "table": twiddle,
+        "taps": tap_places(at, n, taps, targets, sources),
+    }
+
+
+# ---- launches ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Job:
+    """One launch: the kernel, its blocks, names of its pointers and its scalars."""
+
+    spec: Any
+    grid: int
+    pointers: tuple[str, ...]
+    scalars: tuple[Any, ...]
+
+
+@cache
+def jobs(
+    n: int, rows: int, shares: int, taps: int, places: int, scale: float, *, way: str
+) -> tuple[Job, ...]:
+    """The launches for ``rows`` filters, in order; they leave dk [rows, taps]."""
+    points, scale = n // 2, scale / 2
+    if way != PASSES:
+        spec = Spec("whole", FACTORS[points], places=places, staged=way == STAGED)
+        names = ("sums", "bins", "spots", "roots", "table", "taps", "dk")
+        return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps)),)
+    found: list[Job] = []
+    step = points
+    _, starts = filter_transform.tables(points, "fp16")
+    for i, radix in enumerate(factors_of(points)):
+        step //= radix
+        butterflies = rows * (points // radix)
+        grid = -(-butterflies // THREADS)
+        if i == 0:
+            first = Spec("bins", radix=radix, points=points)
+            pointers = ("sums", "bins", "roots", "table", "points")
+            found.append(Job(first, grid, pointers, (butterflies, shares)))
+        else:
+            later = filter_transform.Spec("next", radix, dtype="fp16")
+            passed = ("table", "points", "points", "points")
+            found.append(Job(later, grid, passed, (butterflies, step, starts[i])))
+    items = rows * taps
+    last = Spec("taps", places=places)
+    found.append(Job(last, -(-items // THREADS), ("points", "taps", "dk"), (scale, taps, items, points)))
+    return tuple(found)
+
+
+@cache
+def total_jobs(rows: int, taps: int) -> tuple[Job, ...]:
+    """The launches that add the gradients of ``rows`` channels up: they end in "dk", and begin in "rows0"."""
+    found: list[Job] = []
+    while rows > 1:
+        groups = -(-rows // TOGETHER)
+        names = (f"rows{len(found)}", "dk" if groups == 1 else f"rows{len(found) + 1}")
+        items = groups * taps
+        found.append(Job(Spec("total"), -(-items // THREADS), names, (taps, items, rows)))
+        rows = groups
+    return tuple(found)

@@ -1,0 +1,284 @@
+"""What is compiled into one order-3 kernel of the filter's gradient, and its constant operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.block_operands import _maps, outer_factor, strip_columns
+from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.operands import factor, factor_scale, twiddles
+from kernels_numba.tile import layout
+from monarch import Plan
+
+STRIP = 32
+ROWS = 16
+"""Rows of the outer stage's product: as many k1 has a unit of work (half as many, of two halves of the columns each,
+where the first factor is 8)."""
+
+TUNED: dict[tuple[int, ...], tuple[int, int, int, bool, str]] = {
+    (8, 16, 16): (3, 4, 2, True, "registers"),
+    (16, 16, 16): (2, 8, 2, True, "registers"),
+    (32, 16, 16): (2, 8, 1, False, "registers"),
+    (48, 16, 16): (2, 8, 1, False, "registers"),
+    (64, 16, 16): (2, 8, 1, False, "registers"),
+    (16, 16, 32): (1, 16, 1, False, "registers"),
+    (32, 16, 32): (1, 16, 1, False, "registers"),
+    (48, 16, 32): (1, 8, 1, False, "registers"),
+    (64, 16, 32): (1, 8, 1, False, "shared"),
+    (16, 32, 32): (1, 8, 1, False, "global"),
+    (32, 32, 32): (1, 8, 1, False, "global"),
+    (48, 32, 32): (1, 8, 1, False, "global"),
+    (64, 32, 32): (1, 8, 1, False, "global"),
+}
+"""By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory (of one part only),
+and where the sums are kept: in registers, in shared memory, or in the result, through the L2 cache."""
+
+FACTORS = tuple(TUNED)
+"""The factors this kernel takes,"""
+PACKINGS = {"pair": FACTORS}
+"""and with which packing."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that is compiled into one kernel; see `block_spec.Spec`."""
+
+    n1: int
+    n2: int
+    n3: int
+    dtype: str
+    rows_in: int
+    halves: int = 8
+    guarded: bool = False
+    pregate: bool = False
+    """The inputs have a gate,"""
+    postgate: bool = False
+    """and so have the gradients."""
+    sequences: str = ""
+    warps: int = 8
+    ring: int = 1
+    tables_shared: bool = False
+    sums: str = "registers"
+
+    # What `block_pieces` asks for beside these.
+    unit = 1
+    half = False
+    rows = ROWS
+
+    def __post_init__(self) -> None:
+        most = 2 if self.sums == "registers" else self.slots  # k1 of a warp
+        if self.strips % self.warps or self.slots % self.warps or self.slots // self.warps > most:
+            raise ValueError(
+                f"warps: {self.strips} strips and {self.slots} k1, sums in {self.sums}, are not for {self.warps}"
+            )
+
+    @property
+    def q(self) -> int:
+        """Points of the inner transform, Q = N2 N3."""
+        return self.n2 * self.n3
+
+    @property
+    def n(self) -> int:
+        """Transform length N."""
+        return self.n1 * self.q
+
+    @property
+    def parts(self) -> int:
+        """How many units of work share the frequencies."""
+        return max(1, self.n1 // ROWS)
+
+    @property
+    def slots(self) -> int:
+        """The k1 of one unit."""
+        return self.n1 // self.parts
+
+    @property
+    def fold(self) -> int:
+        """How many parts of the columns share a product of the outer stage: a factor of 8 fills half of one."""
+        return max(1, ROWS // self.n1)
+
+    @property
+    def lanes(self) -> int:
+        """Outputs of the outer stage in one row group of one part of the columns."""
+        return min(8, self.n1 // 2)
+
+    @property
+    def strips(self) -> int:
+        """Strips of 32 columns (in every part of the columns)."""
+        return self.q // (STRIP * self.fold)
+
+    @property
+    def row_stride(self) -> int:
+        """Points from one n2 to the next."""
+        return self.n3
+
+    @property
+    def rows_out(self) -> int:
+        """There are no samples out."""
+        return 0
+
+    @property
+    def name(self) -> str:
+        """A name that says what the kernel is, for error messages and profilers."""
+        gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        shape, guard = f"{self.n1}x{self.n2}x{self.n3}_in{self.rows_in}", "_guarded" if self.guarded else ""
+        where = f"_{self.sums}" + (f"_r{self.ring}" if self.ring > 1 else "")
+        return f"fftconv_dk_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}{where}_w{self.warps}"
+
+    # ---- shared memory, in words ---------------------------------------------------------------------------
+    @property
+    def row_pair_words(self) -> int:
+        """Two n2 of one k1 in an exchange: N3 complex pairs, and padding against bank conflicts."""
+        return 2 * self.n3 + 8
+
+    @property
+    def row_words(self) -> int:
+        """One k1 in an exchange."""
+        return self.n2 // 2 * self.row_pair_words + 4
+
+    @property
+    def pair_words(self) -> int:
+        """Two of them."""
+        return 2 * self.row_words
+
+    @property
+    def exchange_words(self) -> int:
+        """One exchange, of u or of dy."""
+        return self.slots * self.row_words
+
+    @property
+    def stage_words(self) -> int:
+        """One strip of two sequences, and of their gates."""
+        return self.rows_in * STRIP * (2 if self.pregate or self.postgate else 1)
+
+    @property
+    def factor_words(self) -> int:
+        """The DFT factors (the first one's rows of all parts) and inner twiddles."""
+        return (self.parts * ROWS * self.rows_in + self.n2**2 + self.n3**2) // 2 + self.q
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        words = self.factor_words + 2 * self.exchange_words + self.warps * self.ring * self.stage_words
+        words += (self.n if self.tables_shared else 0) + (
+            2 * self.slots * self.q if self.sums == "shared" else 0
+        )
+        return 4 * words
+
+
+def make_spec(
+    plan: Plan,
+    dtype: str,
+    *,
+    halves: int = 8,
+    guarded: bool | None = None,
+    pregate: bool = False,
+    postgate: bool = False,
+    shared_limit: int = LARGEST_SHARED_BYTES,
+    **choices: Any,
+) -> Spec:
+    """The kernel for a plan, with as much on chip as fits into ``shared_limit`` bytes of shared memory a block.
+
+    Raises ``ValueError`` when this kernel cannot run the plan.
+    """
+    if plan.factors not in PACKINGS.get(plan.packing, ()):
+        raise ValueError(
+            f"plan: {plan} has no order-3 kernel for the filter's gradient; accepted are {FACTORS} with packing 'pair'"
+        )
+    n1, n2, n3 = plan.factors
+    _, warps, ring, tables_shared, sums = TUNED[plan.factors]
+    chosen: dict[str, Any] = {
+        "warps": warps,
+        "ring": ring,
+        "tables_shared": tables_shared,
+        "sums": sums,
+    } | choices
+    signal = plan.signal or plan.n
+    rows_in = 16 * -(-signal // (16 * n2 * n3)) if n1 >= 16 else 16
+    guarded = signal < plan.n if guarded is None else guarded
+    spec = Spec(n1, n2, n3, dtype, rows_in, halves, guarded, pregate, postgate, **chosen)
+    in_registers = spec.sums == "registers"  # where two k1 a warp have room, so not with fewer warps
+    eight = min(8, spec.warps)
+    fewer: dict[str, Any] = {"sums": "global"} | ({"warps": min(4, spec.warps)} if in_registers else {})
+    steps: tuple[dict[str, Any], ...] = (
+        {"tables_shared": False},
+        {"ring": 1},
+        {"warps": eight} if spec.slots // eight <= 2 else {},
+        fewer,
+        {"warps": min(8, spec.warps)},
+        {"warps": min(4, spec.warps)},
+        {"warps": min(2, spec.warps)},
+    )
+    for less in steps:
+        if spec.shared_bytes > shared_limit:
+            spec = replace(spec, **less)
+    return spec
+
+
+def min_blocks(spec: Spec) -> int:
+    """Blocks per SM that the compiler must leave registers for."""
+    blocks, warps = TUNED[spec.n1, spec.n2, spec.n3][:2]
+    return max(1, blocks * warps // max(spec.warps, 4))
+
+
+def operand_key(spec: Spec) -> tuple:
+    """What the constant buffers depend on."""
+    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype)
+
+
+def _slots(n1: int, part: int) -> NDArray[np.intp]:
+    """Slots of k1 (see `operands.mirrored`) of one part: some of the first half, and their mirrors."""
+    parts = max(1, n1 // ROWS)
+    count = n1 // 2 // parts
+    first = np.arange(part * count, (part + 1) * count)
+    return np.concatenate([first, n1 // 2 + first])
+
+
+@lru_cache(maxsize=32)
+def operands(n1: int, n2: int, n3: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
+    """The constant buffers: F1 of every part, F2, F3, inner twiddles; and outer twiddles [parts, strips, 16 x 32]."""
+    at = _maps(n1, n2, n3)
+    q, points, fold = n2 * n3, n1 * n2 * n3, max(1, ROWS // n1)
+    parts = max(1, n1 // ROWS)
+    undone = factor_scale(n2, 0.5, dtype), factor_scale(n3, 0.5, dtype)
+    forward, _ = twiddles(at.k2, (at.column_in, at.column_out), (n2, n3), undone)
+    first = outer_factor(n1, np.arange(n1), at.k1, shift=0.0, dtype=dtype)[:, at.row_in]
+    index = layout.a_index(1, rows_in // 16)
+    found = [
+        layout.pack_operand(first[_slots(n1, part) if fold == 1 else slice(None), :rows_in], index, dtype)
+        for part in range(parts)
+    ]
+    square = layout.a_index(n2 // 16, n2 // 16), layout.b_index(n3 // 16, n3 // 8)
+    found += [
+        layout.pack_operand(factor(n2, np.arange(n2), at.k2, shift=0.5, dtype=dtype), square[0], dtype),
+        layout.pack_operand(factor(n3, at.column_in, at.k3, shift=0.5, dtype=dtype).T, square[1], dtype),
+        layout.pack_complex(forward, layout.c_index(n2 // 8, n3 // 8), dtype),
+    ]
+    tables = []
+    outputs = n1 // 2 // parts
+    upper, within = np.divmod(np.arange(ROWS), outputs * fold)  # cosine or sine rows
+    column_part, output = np.divmod(within, outputs)
+    for part in range(parts):
+        k1 = at.k1[_slots(n1, part)][upper * outputs + output]
+        for strip in range(q // STRIP // fold):
+            row, column = strip_columns(n3, strip)
+            m = (column_part * (q // fold))[:, None] + (row * n3 + column)[None, :]
+            w = np.exp(-2j * np.pi * (k1[:, None] * m % points) / points)
+            w = w * np.exp(1j * np.pi * (m // n3) / n2) / factor_scale(n1, 0.0, dtype)
+            tables.append(layout.pack_complex(w, layout.c_index(ROWS // 8, STRIP // 8), dtype))
+    return np.concatenate(found), np.concatenate(tables)
+
+
+def sums_layout(spec: Spec) -> tuple[NDArray[np.intp], float]:
+    """The bin at each point of a channel's sums [parts, k1, Q], and what the sums are to be multiplied by."""
+    n1, n2, n3 = spec.n1, spec.n2, spec.n3
+    at = _maps(n1, n2, n3)
+    rows, columns = layout.c_index(n2 // 8, n3 // 8)
+    inner = (n1 * (at.k2[rows] + n2 * at.k3[columns])).reshape(-1)
+    k1 = np.concatenate([at.k1[_slots(n1, part)] for part in range(spec.parts)])
+    return (k1[:, None] + inner[None, :]).reshape(-1), factor_scale(n3, 0.5, spec.dtype) ** -2

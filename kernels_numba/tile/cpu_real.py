@@ -1,0 +1,104 @@
+"""The CPU body's operations that make the spectrum of a real filter; see `gpu_real.py` for what each does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.tile.cpu_float import fma
+from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.layout import HALF_TYPES, WARP
+from kernels_numba.tile.machine import Buffer, Machine
+
+
+class CpuReal:
+    """Spectra of real filters; :class:`kernels_numba.tile.cpu_vocabularies.CpuFloats` inherits them."""
+
+    machine: Machine
+    magnitude: Callable
+
+    def _shared_points(self, words: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+        """Real and imaginary parts at words [.., 32] and the next."""
+        machine = self.machine
+        for at in words.reshape(-1, WARP):
+            machine.count_shared(at, 2, write=False)
+        found = (machine.shared.read(machine.warp, words + part, machine.epoch) for part in range(2))
+        real, imaginary = (np.ascontiguousarray(x).view(np.float32) for x in found)
+        return real, imaginary
+
+    def load_samples(self, constants: tuple[int, ...], kind: str) -> Callable:
+        """Complex points of two samples, by the numbers of their taps; negative numbers are zeros."""
+        apart = np.array(constants)[:, None]
+
+        def load(taps: Buffer, row: Any, numbers: Buffer, at: Any) -> Fragment:
+            point = _lanes(at) + apart
+            where = np.concatenate([2 * point, 2 * point + 1])
+            numbers.check(where, 1)
+            number = numbers.data[where].astype(np.int64)
+            keep = number >= 0
+            index = (number + _lanes(row))[keep]
+            taps.check(index, 1)
+            data = taps.data.view(HALF_TYPES.get(kind, taps.data.dtype))
+            out = np.zeros(where.shape, np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                out[keep] = data[index].astype(np.float32)
+            counters = self.machine.counters
+            counters.add_bytes("global_read_bytes", numbers.name, 4 * where.size)
+            counters.add_bytes("global_read_bytes", taps.name, index.size * data.itemsize)
+            return out
+
+        return load
+
+    def largest_bin(self, places: tuple[tuple[int, int], ...], stride: int) -> Callable:
+        """The largest of so_far and the bins of points x and of those P on."""
+        count = len(places)
+        which, apart = (np.array(column) for column in zip(*places, strict=True))
+        magnitude = self.magnitude(count)
+
+        def largest(
+            x: Fragment, roots: Buffer, at: Any, word: Any, starts: Fragment, so_far: Fragment
+        ) -> Fragment:
+            where = _lanes(at) + stride * np.arange(count)[:, None]
+            roots.check(where, 2)
+            self.machine.counters.add_bytes("global_read_bytes", roots.name, 8 * where.size)
+            self.machine.counters.fp32_flops += 22 * where.size
+            cr, ci = roots.data[where], roots.data[where + 1]
+            mr, mi = self._shared_points(_lanes(word) + starts[which].astype(np.int64) + 2 * apart[:, None])
+            half = np.float32(0.5)
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                er, ei = half * (x[:count] + mr), half * (x[count:] - mi)
+                dr, di = x[:count] - mr, x[count:] + mi
+                for c, s in ((cr, ci), (-cr, -ci)):
+                    re, im = fma(-s, di, fma(c, dr, er)), fma(s, dr, fma(c, di, ei))
+                    so_far = magnitude(np.concatenate([re, im]), so_far)
+            return so_far
+
+        return largest
+
+    def combine_bins(self) -> Callable:
+        """Two positions of a spectrum, E a + O b."""
+
+        def combine(word: Any, places: Buffer, weights: Buffer, pair: Any) -> Fragment:
+            at, first = 4 * _lanes(pair), 8 * _lanes(pair)
+            places.check(at, 4)
+            weights.check(first, 4)
+            weights.check(first + 4, 4)
+            counters = self.machine.counters
+            counters.add_bytes("global_read_bytes", places.name, 16 * WARP)
+            counters.add_bytes("global_read_bytes", weights.name, 32 * WARP)
+            counters.fp32_flops += 2 * 18 * WARP
+            re, im = [], []
+            for e in range(2):
+                ar, ai, br, bi = (weights.data[first + 4 * e + i] for i in range(4))
+                xm = [places.data[at + 2 * e + i].astype(np.int64) for i in range(2)]
+                (xr, mr), (xi, mi) = self._shared_points(_lanes(word) + np.stack(xm))
+                with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                    er, ei, dr, di = xr + mr, xi - mi, xr - mr, xi + mi
+                    re.append(fma(-bi, di, fma(br, dr, fma(ar, er, -ai * ei))))
+                    im.append(fma(bi, dr, fma(br, di, fma(ar, ei, ai * er))))
+            return np.stack(re + im)
+
+        return combine

@@ -1,0 +1,251 @@
+r"""Layers that models are made of, around one long convolution: Hyena, the mixer of M2, a plain long convolution.
+
+Each takes and gives [B, L, D], and each can do its convolution by `monarch.torch.fftconv` or, to compare, by
+`monarch.torch.torch_fftconv` (``convolve=``): parameters and mathematics are the same.
+
+`Hyena` (Poli et al., arXiv 2302.10866, order 2), with three projections that each go through a short causal filter:
+
+    v, a, b = short(W_v x), short(W_a x), short(W_b x)          y = W_o [ b * (h conv (a * v)) ]
+
+where conv is causal, and h [D, L] comes from a small network of the position (`ImplicitFilter`). Gates and convolution
+are one launch. `MonarchMixer` (Fu et al., arXiv 2310.12109) mixes a sequence in both directions:
+
+    y = W_o [ b * (h conv (a * v)) + b * (g conv v) ]
+
+with two-sided filters h and g of 2 L - 1 taps. `LongConvLayer` (Fu et al., arXiv 2302.06646) has an explicit filter:
+
+    y = W gelu(h conv x + s * x)
+
+What multiplies the signal itself (s, or the "bias" of an implicit filter) is a number more at lag 0 of the filter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .functional import fftconv
+from .modules import with_skip
+
+Convolve = Callable[..., Tensor]
+Short = Callable[[Tensor, Tensor], Tensor]
+SHORT_TAPS = 3
+
+
+class ImplicitFilter(nn.Module):
+    """A filter [D, L] as a function of the position: sines of sines, under an exponential window for each channel.
+
+    Args:
+        channels: D.
+        length: L.
+        width: of the hidden layers.
+        bands: of sines and cosines of the position, beside the position itself.
+        frequency: of the first sine activation.
+
+    The windows decay to a hundredth within 0.3 to 1.5 lengths, as in the authors' code; the filter begins with the
+    size of a filter of `LongConv`. It is computed in fp32 even under autocast.
+    """
+
+    z: Tensor
+    window: Tensor
+
+    def __init__(
+        self, channels: int, length: int, *, width: int = 64, bands: int = 1, frequency: float = 10.0
+    ) -> None:
+        super().__init__()
+        t = torch.linspace(0, 1, length)[:, None]
+        angle = 2 * math.pi * torch.arange(length)[:, None] / length * torch.linspace(1e-4, bands, bands)
+        decay = torch.linspace(math.log(100) / 0.3, math.log(100) / 1.5, channels)
+        self.register_buffer("z", torch.cat([t, angle.cos(), -angle.sin()], dim=-1))
+        self.register_buffer("window", torch.exp(-t * decay).T.contiguous())
+        self.inner = nn.ModuleList([nn.Linear(1 + 2 * bands, width), nn.Linear(width, width)])
+        self.frequency = nn.Parameter(torch.full((width,), frequency))
+        self.outer = nn.Linear(width, channels, bias=False)
+
+    def forward(self) -> Tensor:
+        """The taps."""
+        with torch.autocast(self.z.device.type, enabled=False):
+            x = self.z
+            for layer in self.inner:
+                x = torch.sin(self.frequency * layer(x))
+            return self.outer(x).T * self.window
+
+
+def short_conv(x: Tensor, taps: Tensor) -> Tensor:
+    """A causal filter of a few taps [D, T] for each channel of x [B, D, L]; the last tap is of lag 0.
+
+    Compiled (``short=torch.compile(short_conv)``, or with the whole layer), it is a sum of shifted sequences that
+    becomes one pass over memory; otherwise PyTorch's own convolution.
+    """
+    if torch.compiler.is_compiling():
+        return _ShortConv.apply(x, taps)
+    padded = functional.pad(x, (taps.shape[-1] - 1, 0))
+    return functional.conv1d(padded, taps[:, None].to(x.dtype), groups=taps.shape[0])
+
+
+class _ShortConv(torch.autograd.Function):
+    """A short filter as sums of shifted sequences, with its gradients written so that each is one pass too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
+        """Filter x [B, D, L] with taps [D, T]."""
+        ctx.save_for_backward(x, taps)
+        count, length = taps.shape[-1], x.shape[-1]
+        terms = [
+            functional.pad(x, (lag, 0))[..., :length] * taps[:, count - 1 - lag, None].to(x.dtype)
+            for lag in range(count)
+        ]
+        return sum(terms[1:], terms[0])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        """The same filter backwards; and sums along each sequence first, so that they are read in order."""
+        x, taps = ctx.saved_tensors
+        count, length = taps.shape[-1], x.shape[-1]
+        terms = [
+            functional.pad(dy, (0, lag))[..., lag:] * taps[:, count - 1 - lag, None].to(dy.dtype)
+            for lag in range(count)
+        ]
+        wide = torch.promote_types(taps.dtype, torch.float32)
+        sums = [
+            (dy.to(wide) * functional.pad(x, (lag, 0))[..., :length].to(wide)).sum(-1).sum(0)
+            for lag in reversed(range(count))
+        ]
+        return sum(terms[1:], terms[0]), torch.stack(sums, dim=-1).to(taps.dtype)
+
+
+class Projections(nn.Module):
+    """``count`` linear maps of x [B, L, D], each [B, D, L] and through a short filter of its own.
+
+    They are made one by one, because parts of one product [B, 3 D, L] have gaps, and the kernels take none.
+    """
+
+    def __init__(self, width: int, count: int, *, short: Short = short_conv) -> None:
+        super().__init__()
+        self.short = short
+        self.weights = nn.ParameterList([torch.randn(width, width) * width**-0.5 for _ in range(count)])
+        uniform = SHORT_TAPS**-0.5
+        self.shorts = nn.ParameterList(
+            [torch.empty(width, SHORT_TAPS).uniform_(-uniform, uniform) for _ in range(count)]
+        )
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The projections, channels first."""
+        columns = x.transpose(1, 2)
+        return [
+            self.short(torch.matmul(weight, columns), taps)
+            for weight, taps in zip(self.weights, self.shorts, strict=True)
+        ]
+
+
+class Hyena(nn.Module):
+    """The Hyena operator of order 2.
+
+    Args:
+        width: D.
+        length: L, the longest sequence.
+        filter_width: of the network that makes the filter.
+        convolve: `monarch.torch.fftconv`, or another function of its signature.
+        short: the short filter, `short_conv` or a compiled one.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        length: int,
+        *,
+        filter_width: int = 64,
+        convolve: Convolve = fftconv,
+        short: Short = short_conv,
+    ) -> None:
+        super().__init__()
+        self.project = Projections(width, 3, short=short)
+        self.filter = ImplicitFilter(width, length, width=filter_width)
+        self.skip = nn.Parameter(torch.randn(width))
+        self.out = nn.Linear(width, width, bias=False)
+        self.convolve = convolve
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix x [B, L, D] along L, causally."""
+        v, before, after = self.project(x)
+        k = with_skip(self.filter()[:, : x.shape[1]], self.skip, "causal")
+        y = self.convolve(v, k, mode="causal", pregate=before, postgate=after)
+        return self.out(y.transpose(1, 2))
+
+
+class MonarchMixer(nn.Module):
+    """The sequence mixer of Monarch Mixer (M2-BERT), which looks both ways.
+
+    Args:
+        width: D.
+        length: L, of every sequence.
+        filter_width: of the networks that make the filters.
+        residual: add a second long convolution, of the values without their first gate.
+        convolve: as in `Hyena`, and so is
+        short: the short filter.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        length: int,
+        *,
+        filter_width: int = 64,
+        residual: bool = True,
+        convolve: Convolve = fftconv,
+        short: Short = short_conv,
+    ) -> None:
+        super().__init__()
+        self.project = Projections(width, 3, short=short)
+        count = 4 if residual else 2  # for each filter one half of later lags and one of earlier ones
+        self.filters = nn.ModuleList(
+            [ImplicitFilter(width, length, width=filter_width) for _ in range(count)]
+        )
+        self.skips = nn.ParameterList([torch.randn(width) for _ in range(count // 2)])
+        self.out = nn.Linear(width, width, bias=False)
+        self.convolve = convolve
+
+    def two_sided(self, number: int) -> Tensor:
+        """Filter ``number`` [D, 2 L - 1]: lags L - 1 down to 1 of one half, 0 to L - 1 of the other."""
+        after, before = self.filters[2 * number], self.filters[2 * number + 1]
+        k = torch.cat([before()[:, 1:].flip(-1), after()], dim=-1)
+        return with_skip(k, self.skips[number], "two-sided")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix x [B, L, D] along L."""
+        v, before, after = self.project(x)
+        y = self.convolve(v, self.two_sided(0), mode="two-sided", pregate=before, postgate=after)
+        if len(self.skips) > 1:
+            y = y + self.convolve(v, self.two_sided(1), mode="two-sided", postgate=after)
+        return self.out(y.transpose(1, 2))
+
+
+class LongConvLayer(nn.Module):
+    """A layer with an explicit filter of the sequence's length.
+
+    Args:
+        width: D.
+        length: L, the longest sequence, and the taps.
+        convolve: as in `Hyena`.
+    """
+
+    def __init__(self, width: int, length: int, *, convolve: Convolve = fftconv) -> None:
+        super().__init__()
+        self.k = nn.Parameter(torch.randn(width, length) * length**-0.5)
+        self.skip = nn.Parameter(torch.randn(width))
+        self.out = nn.Linear(width, width)
+        self.convolve = convolve
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix x [B, L, D] along L, causally."""
+        columns = x.transpose(1, 2).contiguous()
+        y = self.convolve(columns, with_skip(self.k, self.skip, "causal"), mode="causal")
+        return self.out(functional.gelu(y).transpose(1, 2))
+
+
+OPERATORS = {"hyena": Hyena, "m2": MonarchMixer, "longconv": LongConvLayer}

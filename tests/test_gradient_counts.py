@@ -1,0 +1,87 @@
+"""The closed-form counts of the filter gradient's kernels against what their CPU bodies count, exactly."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from costmodel import gradient_counts
+from kernels_numba import gradient_spec, gradient_warp
+from kernels_numba.filter_sums import FilterGradient
+from kernels_numba.tile.layout import HALF_TYPES
+from monarch import Plan
+
+ALL = [*gradient_warp.FACTORS, (8, 16, 16), (16, 16, 16), (32, 16, 16), (16, 16, 32), (16, 32, 32)]
+
+
+@settings(max_examples=12)
+@given(
+    factors=st.sampled_from(ALL[:-2]),
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 4),
+    channels=st.integers(1, 2),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    workers=st.integers(1, 6),
+)
+@example(
+    factors=(48, 32), dtype="fp16", batch=3, channels=2, part=0.4, gates=(True, False), workers=5
+)  # sums in shared memory
+@example(factors=(16, 16, 32), dtype="fp16", batch=1, channels=2, part=0.6, gates=(True, True), workers=1)
+@example(factors=(16, 32, 32), dtype="bf16", batch=1, channels=1, part=1.0, gates=(False, False), workers=1)
+def test_counts_equal_the_counters(
+    factors: tuple[int, ...],
+    dtype: str,
+    batch: int,
+    channels: int,
+    part: float,
+    gates: tuple[bool, bool],
+    workers: int,
+) -> None:
+    """Every counter, for any plan, batch, length, gates and grid."""
+    n = prod(factors)
+    length = max(1, int(part * n))
+    shape = (batch, channels, length)
+    mode = "circular" if length == n else "causal"
+    taps = n + 1 - length if mode == "causal" else n
+    gradient = FilterGradient(shape, taps=taps, mode=mode, dtype=dtype, plan=Plan(n, factors))
+    rng = np.random.default_rng(0)
+    u, dy, before, after = (rng.standard_normal(shape).astype(HALF_TYPES[dtype]) for _ in range(4))
+    _, counters, _ = gradient.run_cpu(
+        u, dy, before if gates[0] else None, after if gates[1] else None, workers=workers
+    )
+    spec = gradient.spec(pregate=gates[0], postgate=gates[1])
+    shares, _ = gradient.shares(workers, spec.parts)
+    known = {
+        "batch": batch,
+        "channels": channels,
+        "length": length,
+        "units": channels * spec.parts * shares,
+        "blocks": counters.blocks,
+        "pregate": gates[0],
+        "postgate": gates[1],
+    }
+    if len(factors) == 2:
+        expected = gradient_counts.totals_of_order_2(
+            *factors, spec.rows_in, in_registers=spec.in_registers, **known
+        )
+    else:
+        assert gradient_spec.ROWS == gradient_counts.ROWS
+        expected = gradient_counts.totals_of_order_3(
+            *factors,
+            spec.rows_in,
+            parts=spec.parts,
+            fold=spec.fold,
+            sums=spec.sums,
+            tables_shared=spec.tables_shared,
+            **known,
+        )
+    counted = dict(vars(counters))
+    for kind in ("read", "written"):
+        counted |= {f"{kind}_{name}": count for name, count in counted.pop(f"global_{kind}_bytes").items()}
+    assert counted.pop("warps") == counted.pop("blocks") * spec.warps
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"

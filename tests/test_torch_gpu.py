@@ -1,0 +1,219 @@
+"""``monarch.torch`` on a GPU: values and gradients, compiled, under autocast, in graphs, on streams."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch_cases  # noqa: E402
+from torch_cases import array, operands  # noqa: E402
+
+import reference  # noqa: E402
+from monarch.torch import LongConv, fftconv, forget_spectra, torch_fftconv  # noqa: E402
+from monarch.torch.operators import OPERATORS  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+HALF = (torch.float16, torch.bfloat16)
+
+
+SHAPES = {  # length, taps, points and order of the transform
+    "causal": (500, 500, 1024, 2),
+    "circular": (256, 256, 256, 2),
+    "two-sided": (301, 77, 512, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mode", "gates"),
+    [
+        *((torch.float16, "causal", gates) for gates in torch_cases.GATES),
+        (torch.float16, "two-sided", "both"),
+        (torch.bfloat16, "circular", "both"),
+        (torch.bfloat16, "causal", "plain"),
+        (torch.float32, "causal", "both"),
+        (torch.float32, "two-sided", "plain"),
+    ],
+)
+def test_values_and_gradients(dtype: Any, mode: str, gates: str) -> None:
+    length, taps, points, order = SHAPES[mode]
+    o = operands((5, 3, length), taps, gates, dtype, device="cuda")
+    y = fftconv(o.u, o.k, mode=mode, **o.gates)
+    y.backward(o.dy)
+    torch_cases.check(o, y, mode, order=order, points=points)
+
+
+@pytest.mark.parametrize(
+    ("length", "points", "order"), [(4096, 8192, 3), (8192, 16384, 3), (32768, 65536, 4)]
+)
+def test_long_causal(length: int, points: int, order: int) -> None:
+    o = operands((3, 2, length), length, "both", torch.float16, device="cuda")
+    y = fftconv(o.u, o.k, mode="causal", **o.gates)
+    y.backward(o.dy)
+    torch_cases.check(o, y, "causal", order=order, points=points)
+
+
+def test_gaps_and_overlaps_are_copied() -> None:
+    o = operands((4, 6, 256), 256, "both", torch.float16, device="cuda")
+    y = fftconv(o.u, o.k, mode="causal", **o.gates)
+    y.backward(o.dy)
+    wanted = [x.grad.clone() for x in (o.u, o.k, o.pregate, o.postgate)]
+    leaves = [x.detach().clone().requires_grad_() for x in (o.u, o.k, o.pregate, o.postgate)]
+    u, k, before, after = leaves
+    strided = u.transpose(1, 2).contiguous().transpose(1, 2), k.t().contiguous().t()
+    gates = {name: torch.stack([x, x], -1)[..., 0] for name, x in (("pregate", before), ("postgate", after))}
+    z = fftconv(*strided, mode="causal", **gates)
+    assert z.is_contiguous() and torch.equal(y, z)
+    z.backward(o.dy.transpose(0, 1).contiguous().transpose(0, 1))
+    for got, right in zip(leaves, wanted, strict=True):
+        assert torch.equal(got.grad, right)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_autocast(dtype: Any) -> None:
+    o = operands((4, 3, 512), 512, "both", torch.float32, device="cuda")
+    with torch.autocast("cuda", dtype):
+        y = fftconv(o.u, o.k, mode="causal", **o.gates)
+    assert y.dtype == dtype
+    y.backward(o.dy.to(dtype))
+    assert {x.grad.dtype for x in (o.u, o.k, o.pregate, o.postgate)} == {torch.float32}
+    half = torch_cases.Operands(*(x.detach().to(dtype) if x is not o.k else x for x in o[:4]), o.dy.to(dtype))
+    for to, of in zip(half[:4], o[:4], strict=True):
+        if to is not of:
+            to.grad = of.grad.to(dtype)
+    torch_cases.check(half, y, "causal", order=2, points=1024)
+
+
+@pytest.mark.filterwarnings("default")  # those of PyTorch's own compiler
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled(dynamic: bool) -> None:
+    o = operands((4, 3, 512), 512, "both", torch.float16, device="cuda")
+
+    def layer(u: Any, k: Any, before: Any, after: Any) -> Any:
+        return 2 * fftconv(torch.tanh(u), k, mode="causal", pregate=before, postgate=after)
+
+    y = layer(*o[:4])
+    y.backward(o.dy)
+    wanted = [x.grad.clone() for x in o[:4]]
+    for x in o[:4]:
+        x.grad = None
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    z = compiled(*o[:4])
+    z.backward(o.dy)
+    unit = reference.unit_roundoff("fp16")  # a fused tanh may round otherwise, by one unit
+    assert (z - y).norm() <= 2 * unit * y.norm()
+    for x, right in zip(o[:4], wanted, strict=True):
+        assert (x.grad - right).float().norm() <= 4 * unit * right.float().norm()
+
+
+def test_captured_with_its_filter() -> None:
+    """A captured training step follows the filter: its transform is in the graph."""
+    o = operands((4, 3, 512), 512, "both", torch.float16, device="cuda")
+    stream = torch.cuda.Stream()
+
+    def step() -> Any:
+        for x in o[:4]:
+            x.grad = None
+        y = fftconv(o.u, o.k, mode="causal", **o.gates)
+        y.backward(o.dy)
+        return y
+
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        y = step()
+    with torch.no_grad():
+        o.k.copy_(torch.randn_like(o.k) * 512**-0.5)
+        o.u.copy_(torch.randn_like(o.u))
+        o.dy.copy_(o.u + torch.randn_like(o.u))
+    graph.replay()
+    torch.cuda.synchronize()
+    torch_cases.check(o, y, "causal", order=2, points=1024)
+
+
+def test_streams_do_not_share_what_is_not_finished() -> None:
+    """Two streams, one filter that changes: each call sees the filter of its stream's order."""
+    forget_spectra()
+    torch.manual_seed(0)
+    u = torch.randn(64, 8, 512, device="cuda", dtype=torch.float16)
+    k = torch.randn(8, 512, device="cuda") / 512**0.5
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    with torch.no_grad():
+        for _ in range(10):
+            k.normal_(std=512**-0.5)
+            torch.cuda.synchronize()
+            found = []
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    found += [fftconv(u, k, mode="causal"), fftconv(u, k, mode="causal")]
+            torch.cuda.synchronize()
+            exact = reference.fftconv(array(u[:2]), array(k), mode="causal")
+            for y in found:
+                assert torch.equal(y, found[0])
+            reference.check_close(
+                array(found[0][:2]),
+                exact,
+                array(u[:2]),
+                array(k),
+                bound=reference.fftconv_bound(2, "fp16") * 1.2,
+            )
+
+
+def test_two_backward_passes_give_the_same_bits() -> None:
+    o = operands((16, 8, 1000), 1000, "both", torch.bfloat16, device="cuda")
+    found = []
+    for _ in range(2):
+        for x in o[:4]:
+            x.grad = None
+        fftconv(o.u, o.k, mode="causal", **o.gates).backward(o.dy)
+        found.append([x.grad.clone() for x in o[:4]])
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_second_gpu() -> None:
+    o = operands((4, 3, 512), 512, "both", torch.float16, device="cuda:1")
+    y = fftconv(o.u, o.k, mode="causal", **o.gates)
+    y.backward(o.dy)
+    assert {x.grad.get_device() for x in o[:4]} == {1}
+    torch_cases.check(o, y, "causal", order=2, points=1024)
+
+
+def test_the_filter_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import kernels_numba
+
+    made = []
+    prepare = kernels_numba.prepare_filter
+    monkeypatch.setattr(kernels_numba, "prepare_filter", lambda *a, **b: made.append(1) or prepare(*a, **b))
+    layer = LongConv(3, 300, device="cuda").eval()
+    u = torch.randn(2, 3, 300, device="cuda", dtype=torch.float16)
+    with torch.no_grad():
+        y = layer(u)
+        assert torch.equal(layer(u), y) and len(made) == 1
+        layer.k.mul_(2)
+        assert not torch.equal(layer(u), y) and len(made) == 2
+
+
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_operators_agree_with_torch_fft(name: str) -> None:
+    torch.manual_seed(0)
+    layer = OPERATORS[name](64, 512).cuda()
+    other = OPERATORS[name](64, 512, convolve=torch_fftconv).cuda()
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(4, 512, 64, device="cuda")
+    found = []
+    for each in (layer, other):
+        with torch.autocast("cuda", torch.float16):
+            y = each(x)
+            loss = (y.float() * x).sum()
+        loss.backward()
+        found.append([y, *(p.grad for p in each.parameters())])
+    bound = 8 * reference.fftconv_bound(
+        2, "fp16", gates=2
+    )  # casts and products in half precision, on both sides
+    for a, b in zip(*found, strict=True):
+        assert (a.float() - b.float()).norm() <= bound * b.float().norm()
