@@ -21,6 +21,7 @@ DATA_FILES = (
     "costmodel/calibrated/*.toml",
     "costmodel/gpus/*.toml",
     "costmodel/measurements/*/*.csv",
+    "costmodel/measurements/*/*.json",
     "costmodel/models.toml",
     "costmodel/published/*.csv",
     "costmodel/report.html",
