@@ -118,9 +118,10 @@ def main(
     linear layers, those of ``models`` (by default all; ``layers`` names some of them) with their dispatch tables, or
     ``shapes`` [N, K] without.
     """
-    if op not in (None, "fftconv", "fftconv_gradients", "linear", "decode_attention", "conv2d"):
+    if op not in (None, "fftconv", "long", "fftconv_gradients", "linear", "decode_attention", "conv2d"):
         render.note(
-            f"op: accepted are fftconv, fftconv_gradients, linear, decode_attention and conv2d, got {op!r}"
+            "op: accepted are fftconv, long, fftconv_gradients, linear, decode_attention and conv2d, "
+            f"got {op!r}"
         )
         return 2
     try:
@@ -151,7 +152,7 @@ def main(
         render.note(f"wrote {written} rows to {measurements.path_of(gpu.slug, op)}")
         return 0
     written = 0
-    path = measurements.path_of(gpu.slug, op or "fftconv")
+    path = measurements.path_of(gpu.slug, "fftconv" if op in (None, "long") else op)
     if op == "decode_attention":
         from costmodel.measure_attention import run as attention
 
@@ -164,6 +165,10 @@ def main(
         from costmodel.measure_conv2d import run as convolution_layers
 
         rows = convolution_layers(quick=quick)
+    elif op == "long":
+        from costmodel.measure_long import run as long
+
+        rows = long(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short

@@ -11,17 +11,14 @@ The table of the fastest kernels is `costmodel.linear_points`'s.
 from __future__ import annotations
 
 import datetime
-import importlib
 import math
-import multiprocessing
-import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from costmodel import measure, measurements, render
+from costmodel.compiled import compile_together
 from costmodel.errors import MeasurementError
 from costmodel.linear_points import Point, Timing, entry_of, merged, write_table
 from costmodel.measurements import Row
@@ -255,28 +252,4 @@ def compile_products(products: list[Any], torch: Any) -> None:
         if made.shift_x or made.copy_w:
             spec = linear_realign.Spec(made.spec.dtype, overlap=getattr(made.spec, "overlap", False))
             specs[spec] = linear_realign.__name__
-    compile_together([(family, spec) for spec, family in specs.items()], torch)
-
-
-def compile_together(kernels: list[tuple[str, Any]], torch: Any) -> None:
-    """Machine code of kernels (family module, spec) that are not in the cache, into it, by several processes."""
-    from kernels_numba import launch
-
-    capability = torch.cuda.get_device_capability(0)
-    work = [
-        (family, spec, capability)
-        for family, spec in kernels
-        if not launch.is_built(importlib.import_module(family), spec, capability)
-    ]
-    if not work:
-        return
-    workers = min(16, os.cpu_count() or 1, len(work))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile_one, work, chunksize=1))
-
-
-def _compile_one(job: tuple[str, Any, tuple[int, int]]) -> None:
-    from kernels_numba import launch
-
-    family, spec, capability = job
-    launch.machine_code(importlib.import_module(family), spec, capability)
+    compile_together([(family, spec) for spec, family in specs.items()], torch.cuda.get_device_capability(0))

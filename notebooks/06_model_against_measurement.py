@@ -255,11 +255,10 @@ if GPU == "h200-sxm":
     assert percent(refit.errors, 50) <= percent(refit.left_out, 50) <= 0.10
     assert percent(refit.errors, 90) <= percent(refit.left_out, 90) <= 0.25
     for key, values in regrets.items():
-        # A flat product of 9 to 16 rows takes some per cent more than its model says, where a full one is as good.
-        assert compare.percentile(values, 95) <= (1.06 if key[0] == "linear" else 1.05), key
+        assert statistics.median(values) <= 1.01 and compare.percentile(values, 95) <= 1.10, key
     assert published.preferred(published.predict()) == "released"
 print(f"All of it took {time.perf_counter() - BEGIN:.0f} s.")
 
 # %% [markdown]
 # **In one sentence:** the counts are exact, the times are right to a few per cent at the median and a fifth in the
-# tail, unseen lengths included, and the decisions that rest on them cost next to nothing.
+# tail, unseen lengths included, and the decisions that rest on them cost a few per cent where they are wrong.
