@@ -144,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=MEASURED, help="operation (fftconv)")
+    m.add_argument("--op", default="fftconv", choices=(*MEASURED, "long"), help="operation (fftconv)")
     m.add_argument(
         "--model",
         action="append",
@@ -196,22 +196,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _format(c)
 
-    h = commands.add_parser(
-        "report",
-        help="all that is known of a GPU, as one HTML file",
-        description="Write one HTML page without scripts or other files: the GPU's values and their sources, best "
-        "orders, memory floors, thresholds of linear layers, splits of decode attention, and predictions "
-        "beside measurements.",
-        epilog=_EXITS,
-    )
-    h.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    h.add_argument(
-        "--output",
-        metavar="FILE",
-        help="a name that ends in .html or .htm (report-SLUG.html, in this folder)",
-    )
-
-    cli_instruments.add(commands, epilog=_EXITS, formats=render.FORMATS)
+    cli_instruments.add(commands, epilog=_EXITS, formats=render.FORMATS, gpu_help=_GPU_HELP)
     d = commands.add_parser(
         "demo",
         help="the whole path on one page",
@@ -423,12 +408,6 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> int:
-    from costmodel.report import main as report
-
-    return report(options.gpu, output=options.output)
-
-
 def _demo(options: argparse.Namespace) -> int:
     from costmodel.demo import main as demo
 
@@ -442,7 +421,6 @@ _COMMANDS = {
     "thresholds": _thresholds,
     "measurements": _measurements,
     "compare": _compare,
-    "report": _report,
     "demo": _demo,
     **cli_instruments.COMMANDS,
 }

@@ -35,7 +35,7 @@ DEFAULT_FACTORS: dict[int, tuple[int, ...]] = {
     4096: (16, 16, 16),
     8192: (16, 16, 32),
     12288: (48, 16, 16),
-    16384: (16, 32, 32),
+    16384: (8, 8, 16, 16),
     24576: (48, 32, 16),
     32768: (16, 8, 16, 16),
     49152: (48, 32, 16),
@@ -113,6 +113,11 @@ def runs_on(family: ModuleType, capability: tuple[int, int]) -> bool:
 
 def _find(plan: Plan, dtype: str) -> ModuleType | None:
     return next((f for f in families(dtype) if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
+
+
+def is_fused(plan: Plan, dtype: str = "fp16") -> bool:
+    """Whether one kernel runs a plan."""
+    return _find(plan, dtype) is not None
 
 
 def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:

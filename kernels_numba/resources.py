@@ -17,6 +17,7 @@ import csv
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,11 @@ def kernels() -> Iterator[tuple[Any, Any]]:
 
     Order 2: the default plans, and 32x16, in both formats, the gated and guarded kernel of 256 and of 1024 points, and
     the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
-    default plans, and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in both
-    formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants
-    at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
+    default plans, 16x32x32 and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in
+    both formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same
+    variants at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
     shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
-    copy. Convolution layers: see `_conv2d`.
+    copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -81,9 +82,14 @@ def kernels() -> Iterator[tuple[Any, Any]]:
             yield _kernel(Plan(prod(pair), pair), dtype)
     yield _kernel(Plan(4096, (64, 64)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(4096, (64, 64), signal=2048, wanted=2048), "fp16")
-    longest = (32, 32, 32)  # not the default where order 4 is faster
+    longest = (32, 32, 32)  # not the default where order 4 is faster; nor is 16x32x32
     block = [plan for plan in default_plans().values() if plan.order == 3]
-    for plan in (*block, Plan(32768, longest), Plan(65536, longest, packing="half")):
+    for plan in (
+        *block,
+        Plan(16384, (16, 32, 32)),
+        Plan(32768, longest),
+        Plan(65536, longest, packing="half"),
+    ):
         for dtype in ("fp16", "bf16"):
             yield _kernel(plan, dtype)
     plan = min(block, key=lambda plan: plan.n)
@@ -94,6 +100,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield from _gradients()
     yield from _linear()
     yield from attention_kernels()
+    yield from long_kernels()
     for plan in default_plans(dtype="fp32").values():
         yield _kernel(plan, "fp32")
     plan = default_plans(dtype="fp32")[1024]
@@ -108,6 +115,25 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     ):
         yield filter_transform.family(spec), spec
     yield from _conv2d()
+
+
+def long_kernels() -> Iterator[tuple[Any, Any]]:
+    """Both outer stages of 256 rows in both formats, and of 1024 rows, around 4096 points; windows of 4096."""
+    from kernels_numba import fused_block
+    from kernels_numba.long_launch import outer_family
+    from kernels_numba.long_plans import split_of
+    from kernels_numba.outer_spec import outer_spec
+
+    for factors, dtypes in (((16, 16), ("fp16", "bf16")), ((32, 32), ("fp16",))):
+        split = split_of(Plan(4096 * prod(factors), (*factors, 16, 16, 16)))
+        for dtype in dtypes:
+            for inverse in (False, True):
+                spec = outer_spec(split, dtype, inverse=inverse)
+                yield outer_family(spec), spec
+    yield (
+        fused_block,
+        replace(fused_block.make_spec(Plan(4096, (16, 16, 16)), "fp16", guarded=True), windows=True),
+    )
 
 
 def _order_4() -> Iterator[tuple[Any, Any]]:

@@ -148,8 +148,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "block": partial(convolve, *_plans((8, 16, 16), (16, 16, 16), (16, 16, 32))),
     "block-large": partial(convolve, *_plans((32, 32, 32), (48, 16, 16))),
     "block-half": partial(convolve, *_plans((16, 16, 16), (32, 32, 32), packing="half")),
-    "deep": partial(convolve, *_plans((16, 8, 16, 16))),
-    "deep-half": partial(convolve, *_plans((16, 8, 16, 16), packing="half")),
+    "deep": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16))),
+    "deep-half": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16), packing="half")),
     "float": partial(
         convolve, *(kernels_numba.families.default_plan(n, "fp32") for n in (256, 1024, 4096)), dtype="fp32"
     ),

@@ -25,6 +25,7 @@ made outside the kernel                            called inside
                                                    shared memory
 ``opaque``, ``small``, ``int64``                    ``opaque(n)``: turns of a loop that is not to be unrolled;
                                                    ``small(i)``: an index that fits 32 bits
+``held``                                           ``held(i)``: an index that is worked out here, once
 ``copy_async(halves)``                             ``copy(to_half, source, at, valid)``, zeros where not
                                                    valid; 8, 4, 2 or 1 elements a lane
 ``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, .., to3)``
@@ -49,6 +50,7 @@ made outside the kernel                            called inside
 ``multiply(count)``, ``multiply_complex(count)``   ``multiply(a, b)``: elementwise, in half precision
 ``multiply_mirror(count, mirror_first=)``          ``multiply(x, a, m, b)``: x a + conj(m) b
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
+``select_or_zero(picks)``                          ``select(x)``: the same, zeros for -1
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
@@ -194,6 +196,18 @@ in one word.
 ``move_words(count, shared_step)``                 ``move(word, target, at, stride, valid)``: shared to
                                                    global memory
 ``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
+================================================== ========================================================
+
+"outer", for the outer stages of long transforms:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``load_transposed(constants)``                     ``load(word)``: blocks from shared memory, transposed
+``widen(count)``                                   ``widen(x)``: registers of halves as float32
+``turn_rows(groups, registers)``                   ``turn(x, table)``: by a complex number for each row
+``turn_runs(runs, count, points=, ...)``           ``turn(x, row0, row1, row2, column)``: by twiddles,
+                                                   computed where they are used
 ================================================== ========================================================
 
 "wide" has the same words as the first table: what touches sequences reads and writes float32.
