@@ -275,16 +275,9 @@ def _predict(options: argparse.Namespace) -> int:
     if options.op == "decode_attention":
         from costmodel import attention_tables
 
-        text = attention_tables.predict(
-            gpu,
-            options.format,
-            batches=options.B,
-            heads=options.Hq,
-            kv_heads=options.Hkv or options.Hq,
-            head_size=options.D,
-            lengths=[options.L or 4096],
-        )
-        print(text)
+        heads = {"heads": options.Hq, "kv_heads": options.Hkv or options.Hq, "head_size": options.D}
+        lengths = [options.L or 4096]
+        print(attention_tables.predict(gpu, options.format, batches=options.B, lengths=lengths, **heads))
         _say(gpu.notes)
         return 0
     if options.op == "conv2d":

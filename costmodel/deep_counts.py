@@ -19,9 +19,12 @@ from costmodel.counts import GATED, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
 STRIP = 32
-SHAPES: dict[tuple[int, ...], int] = {(16, 8, 16, 16): 4}
-"""By factors, as the kernel chooses: the most strips copied ahead."""
+WARPS_PER_SM = 16
+SHAPES: dict[tuple[int, ...], int] = {(16, 8, 16, 16): 1, (8, 8, 16, 16): 2}
+"""By factors, as the kernel chooses: blocks that an SM has room for, if its shared memory has."""
 REGISTERS = 128
+RESERVED_BYTES = 1024
+"""Shared memory that a GPU keeps for itself of each block."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Shape:
 
     warps: int
     ring: int
+    middle_shared: bool
     shared_bytes: int
 
 
@@ -39,18 +43,31 @@ def shapes(packing: str) -> list[tuple[int, ...]]:
 
 
 def rows(plan: Plan) -> tuple[int, int]:
-    """Live rows of the outer stage: of the input, of the output; all, or half where the rest is not more."""
+    """Live rows of the outer stage: of the input, of the output; all, or half where the rest is not more.
+
+    Of the output at least eight: fewer do not fill a product's tile, and are not left out.
+    """
     n1, signal, wanted = plan.factors[0], plan.signal or plan.n, plan.wanted or plan.n
     live = (n1 // 2 if length <= plan.n // 2 else n1 for length in (signal, wanted))
-    return next(live), next(live)
+    return next(live), max(8, next(live))
+
+
+def _contracted(rows_in: Any) -> Any:
+    """Rows of the first contraction: at least eight, with zeros."""
+    if isinstance(rows_in, int):
+        return max(8, rows_in)
+    import sympy
+
+    return sympy.Max(8, rows_in)
 
 
 def constant_words(n1: Any, n2: Any, n3: Any, n4: Any, rows_in: Any, rows_out: Any) -> Any:
     """32-bit words of five DFT factors (half precision), the inner and the middle twiddles (complex).
 
-    The two outer factors are of real and imaginary parts, [2 N1, 2 rows_in] and [2 rows_out, 2 N1].
+    The two outer factors are of real and imaginary parts, [2 N1, 2 rows_in] (of 16 columns at least) and
+    [2 rows_out, 2 N1].
     """
-    outer = 4 * n1 * (rows_in + rows_out)
+    outer = 4 * n1 * (_contracted(rows_in) + rows_out)
     return (outer + n3 * n3 + 2 * n4 * n4) // 2 + 2 * n3 * n4 + 2 * n2 * n3 * n4
 
 
@@ -62,13 +79,21 @@ def exchange_words(n1: Any, n2: Any, n3: Any, n4: Any) -> Any:
 def block_shape(
     factors: tuple[int, ...], rows_in: int, rows_out: int, *, pregate: bool, capacity_bytes: float
 ) -> Shape | None:
-    """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little."""
+    """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little.
+
+    Where as many fit on an SM as registers allow, and else where one fits: as many strips ahead as there is room for.
+    For the second strip, and for the first, inverse middle twiddles give way.
+    """
     n1, n2, n3, n4 = factors
     words = constant_words(n1, n2, n3, n4, rows_in, rows_out) + exchange_words(n1, n2, n3, n4)
     stage = n1 * rows_in * STRIP * (2 if pregate else 1)
-    for ring in range(SHAPES[factors], 0, -1):
-        if 4 * (words + ring * stage) <= capacity_bytes:
-            return Shape(n1, ring, 4 * (words + ring * stage))
+    most, blocks = n3 // n1 * (n2 // 2), SHAPES[factors]
+    choices = [*((ring, True) for ring in range(most, 1, -1)), (2, False), (1, True), (1, False)]
+    for limit in ((capacity_bytes + RESERVED_BYTES) // blocks - RESERVED_BYTES, capacity_bytes):
+        for ring, middle_shared in choices:
+            found = 4 * (words + ring * stage - (0 if middle_shared else n2 * n3 * n4))
+            if found <= limit:
+                return Shape(n1, ring, middle_shared, found)
     return None
 
 
@@ -79,7 +104,7 @@ def products(n1: Any, n2: Any, n3: Any, n4: Any, rows_in: Any, rows_out: Any) ->
     [2 N2, 2 N2], fills a tile. The inner stages are two products of the factor's size each.
     """
     q = n2 * n3 * n4
-    outer = q // 8 * (n1 // 8) * (rows_in + rows_out) // 8
+    outer = q // 8 * (n1 // 8) * (_contracted(rows_in) + rows_out) // 8
     inner = n1 * n2 * 4 * (n3 // 16) * (n4 // 8) * (n3 // 16 + n4 // 16)
     return outer + 2 * n1 * n3 * n4 // 8 + inner
 
@@ -109,24 +134,27 @@ def totals(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
+    middle_shared: bool = True,
 ) -> dict[str, Any]:
     """All counters of one launch, by name.
 
     ``loads``: how often a block's channel begins or changes (`kernel_counts.spectrum_loads` with its items).
+    ``middle_shared``: whether inverse middle twiddles are in shared memory, or read through the caches.
     """
     q, points = n2 * n3 * n4, n3 * n4
     n = n1 * q
     items = channels * (batch if half else (batch + 1) // 2)
-    words = constant_words(n1, n2, n3, n4, rows_in, rows_out)
+    words = constant_words(n1, n2, n3, n4, rows_in, rows_out) - (0 if middle_shared else q)
     sequences = 2 * batch * channels * length
     staged = 4 * rows_in * q * (2 if pregate else 1)
     exchanged = 16 * n
     # Factors once for each warp, but where registers are short for each strip (the last one, with an output gate) or
     # two tiles (F4 inverse, with half-length packing). Middle twiddles for each k1, inner ones for each two tiles: 4
     # bytes, both directions.
-    again, again4 = (n2 // 2 if postgate else 1), (n2 // 2 if half else 1)
-    factors = 8 * n1 * (rows_in + again * rows_out) + 2 * n3 * n3 + 2 * (1 + again4) * n4 * n4
-    constants = n1 * factors + 8 * n + 4 * n
+    again, again4 = (n2 * n3 // (2 * n1) if postgate else 1), (n2 // 2 if half else 1)
+    factors = 8 * n1 * (_contracted(rows_in) + again * rows_out) + 2 * n3 * n3 + 2 * (1 + again4) * n4 * n4
+    middle = 4 * n
+    constants = n1 * factors + (2 if middle_shared else 1) * middle + 4 * n
     # Half-length packing: the tile k1 = k2 = 0 and its mirror, as `block_counts.totals` has it.
     mirrored, gathered, conflicts = (4 * points, 8 * points, n3 + 4) if half else (0, 0, 0)
     shared_read = items * (staged + constants + exchanged + gathered)
@@ -138,7 +166,7 @@ def totals(
         "read_postgate": sequences if postgate else 0,
         "read_spectrum": (8 if half else 4) * n * items,
         "read_scales": 4 * n1 * loads if scaled else 0,
-        "read_constants": 4 * words * blocks,
+        "read_constants": 4 * words * blocks + (0 if middle_shared else items * middle),
         "read_tables": table_bytes(n1, n2, n3, n4, half=half) * items,
         "written_y": sequences,
         "shared_read_bytes": shared_read,
@@ -179,9 +207,10 @@ def kernel_counts(
         half=half,
         pregate=gated,
         postgate=gated,
+        middle_shared=shape.middle_shared,
     )
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
-    cached = found["read_spectrum"] + found["read_tables"]
+    cached = found["read_spectrum"] + found["read_tables"] + found["read_constants"]
     kept, live = n * rows_out // n1, n * rows_in // n1
     arrays = 2 if gated else 1
     staged = 4 * live * arrays
@@ -210,7 +239,8 @@ def kernel_counts(
         shared_bytes_per_block=shape.shared_bytes,
         registers_per_thread=REGISTERS,
         workers_per_block=1,
-        fill_bytes_per_block=4 * constant_words(n1, n2, n3, n4, rows_in, rows_out),
+        fill_bytes_per_block=4 * constant_words(n1, n2, n3, n4, rows_in, rows_out)
+        - (0 if shape.middle_shared else 4 * n // n1),
         barriers_per_transform=5.0 if half else 3.0,
         exact=True,
         source=f"kernel_counts: fused order {plan.order}, {plan.packing}",

@@ -364,8 +364,13 @@ def _measure(case: Case, provider: _Provider, torch: Any, stamp: tuple[str, str]
     return row, provider.bound
 
 
-def time_calls(calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int = REPLAYS) -> list[float]:
-    """Microseconds of GPU time of one call, for each of many replays of a graph of the calls in turn."""
+def time_calls(
+    calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int = REPLAYS, least_us: float = 2000.0
+) -> list[float]:
+    """Microseconds of GPU time of one call, for each of many replays of a graph of the calls in turn.
+
+    A replay lasts at least ``least_us``, or 50 rounds.
+    """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls:
@@ -379,7 +384,7 @@ def time_calls(calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int =
         torch.cuda.synchronize()
         # A replay long enough that the graph's own start does not matter.
         estimate = max(begin.elapsed_time(end) * 1e3 / len(calls), 1.0)
-        rounds = max(1, min(50, math.ceil(2000 / (estimate * len(calls)))))
+        rounds = max(1, min(50, math.ceil(least_us / (estimate * len(calls)))))
         replays = replays if estimate * len(calls) < LONG_US else replays // 2
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):

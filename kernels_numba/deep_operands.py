@@ -12,12 +12,21 @@ from numpy.typing import NDArray
 
 from kernels_numba.block_operands import mirror_offsets, mirrored_weights
 from kernels_numba.deep_spec import Spec
-from kernels_numba.operands import factor, factor_scale, mirrored, rounding_scale, rows_read, twiddles
+from kernels_numba.operands import factor, factor_scale, mirrored, rounding_scale, twiddles
 from kernels_numba.tile import layout
 from monarch import Plan
 
 
 # ---- index maps: which index each slot of a fragment stands for --------------------------------------------
+def parts_read(rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(part, row) of each contraction slot of the outer stage, 16 a tile: thread t has rows 4 e + t, both parts each.
+
+    Fewer than eight rows are followed by others up to eight, which stand for zeros.
+    """
+    slot = np.arange(2 * max(8, rows))
+    return slot % 2, 4 * (slot // 8) + slot % 8 // 2
+
+
 def columns_paired(n4: int) -> NDArray[np.intp]:
     """Column slot -> n4 in the forward inner stage: lane group g has columns 2 g and 2 g + 1."""
     slot = np.arange(n4)
@@ -68,11 +77,10 @@ def as_real(matrix: NDArray, dtype: str) -> tuple[NDArray, float]:
 
 
 def outer_factor(n1: int, *, inverse: bool, dtype: str) -> tuple[NDArray, float]:
-    """The factor n1 -> k1 or back as a real matrix [2 N1, 2 N1], and its scale."""
-    k1 = mirrored(n1, self_paired=True)
-    if inverse:
-        return as_real(np.exp(2j * np.pi * np.outer(mirrored(n1), k1) / n1) / np.sqrt(n1), dtype)
-    return as_real(np.exp(-2j * np.pi * np.outer(k1, rows_read(n1)) / n1) / np.sqrt(n1), dtype)
+    """The factor n1 -> slot of k1, or back, as a real matrix [2 N1, 2 N1], and its scale."""
+    n1s, k1 = np.arange(n1), mirrored(n1, self_paired=True)
+    angle = 2 * np.pi * (np.outer(n1s, k1) if inverse else -np.outer(k1, n1s)) / n1
+    return as_real(np.exp(1j * angle) / np.sqrt(n1), dtype)
 
 
 def middle_factor(n1: int, n2: int, k1: int, *, inverse: bool, dtype: str) -> tuple[NDArray, float]:
@@ -110,10 +118,11 @@ def constants(
     forward, inverse = twiddles(k3, (paired, split), (n3, n4), undone)
     first, last = (outer_factor(n1, inverse=way, dtype=dtype)[0] for way in (False, True))
     # Rows of zeros, and rows that nobody wants, are the last ones of both parts.
-    first = first.reshape(2 * n1, 2, n1)[..., :rows_in].reshape(2 * n1, 2 * rows_in)
+    part, row = parts_read(rows_in)
+    first = np.where(row < rows_in, first[:, part * n1 + row], 0)
     last = last.reshape(2, n1, 2 * n1)[:, :rows_out].reshape(2 * rows_out, 2 * n1)
     parts = [
-        layout.pack_operand(first, a(n1 // 8, rows_in // 8), dtype),
+        layout.pack_operand(first, a(n1 // 8, row.size // 16), dtype),
         layout.pack_operand(last, a(rows_out // 8, n1 // 8), dtype),
         layout.pack_operand(factor(n3, n3s, k3, shift=0.5, dtype=dtype), a(n3 // 16, n3 // 16), dtype),
         layout.pack_operand(factor(n4, paired, k4, shift=0.5, dtype=dtype).T, b(n4 // 16, n4 // 8), dtype),
@@ -145,16 +154,20 @@ def tables(n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False) -
     k1, n3s = mirrored(n1, self_paired=True), mirrored(n3)
     middle = [middle_factor(n1, n2, k, inverse=way, dtype=dtype)[0] for way in (False, True) for k in k1]
     scale = outer_factor(n1, inverse=False, dtype=dtype)[1]
-    rows, columns = layout.b_index(1, 4)
+    c_rows, c_columns = layout.c_index(n1 // 8, n4 // 8)
+    rows, columns = (
+        x.reshape(4, 2, *x.shape[1:])[:, : n1 // 8].reshape(-1, *x.shape[1:]) for x in layout.b_index(1, 4)
+    )
     outer, inverse = [], []
     for row in n3s:
         m = row * n4 + columns_of_four(n4)
         w = rotation(row / (2 * n3) - np.outer(k1, m) / n) / scale
-        outer.append(layout.pack_complex(w, layout.c_index(n1 // 8, n4 // 8), dtype))
+        found = [layout.to_words(part[c_rows, c_columns], dtype) for part in (w.real, w.imag)]
+        outer.append(layout.lane_order(np.concatenate(found)))
         m = row * n4 + columns_last(n4)
         w = rotation(np.outer(k1, m) / n)
         b = [layout.to_words(part[rows, columns], dtype)[:, :16] for part in (w.real, w.imag)]
-        inverse.append(np.concatenate(b).reshape(4, 4, 16).transpose(0, 2, 1).reshape(-1))
+        inverse.append(np.concatenate(b).reshape(-1, 4, 16).transpose(0, 2, 1).reshape(-1))
     factors = [layout.pack_operand(matrix, layout.a_index(1, 1), dtype) for matrix in middle]
     words = np.concatenate([*outer, *inverse, *factors, *([mirror_offsets(16, n3, n4)] if half else [])])
     words.setflags(write=False)

@@ -18,39 +18,31 @@ def outer_writes(spec: Spec) -> Any:
         (
             0,
             8 * y * spec.row_words + 4 * h,
-            tuple(8 * part + 4 * y + 2 * h + j for j in range(2) for part in range(2)),
+            tuple(spec.n1 // 2 * part + 4 * y + 2 * h + j for j in range(2) for part in range(2)),
         )
-        for y in range(2)
+        for y in range(spec.n1 // 8)
         for h in range(2)
     )
 
 
-def rows_to_b(spec: Spec, part: int) -> Any:
-    """A lane's words of rows 4 e + t -> half of the registers of a B operand: two rows of one column each.
+def rows_to_b(spec: Spec) -> Any:
+    """A lane's words of rows 4 e + t, of both sequences -> registers (e, column tile): a row's two parts of a column.
 
-    A word is two columns of one sequence; with half-length packing one column's real (part 0) and imaginary part. By
-    (column tile, r); with eight rows there is no r = 1.
+    A word is two columns of one sequence. (With half-length packing it is such a register as it stands.)
     """
-    chunk = 4 if spec.half else 2
+    rows = spec.rows_in // 4
+    return tuple((2 * e + j // 2, 2 * (rows + e) + j // 2, j % 2) for e in range(rows) for j in range(4))
+
+
+def rows_in_order(spec: Spec) -> tuple[int, ...]:
+    """Those registers in the order of a B operand, (tile of rows, column tile, r); -1 is a register of zeros."""
+    rows = spec.rows_in // 4
     return tuple(
-        (
-            (2 * r * chunk) + (j if spec.half else j // 2),
-            (2 * r + 1) * chunk + (j if spec.half else j // 2),
-            part if spec.half else j % 2,
-        )
+        4 * (2 * k + r) + j if 2 * k + r < rows else -1
+        for k in range(spec.contracted // 8)
         for j in range(4)
-        for r in range(spec.rows_in // 8)
+        for r in range(2)
     )
-
-
-def parts_to_b(spec: Spec) -> tuple[int, ...]:
-    """Registers (part, column tile, r) of [real parts; imaginary parts] in a B operand's order.
-
-    With eight rows the parts are the halves of one tile, else two tiles.
-    """
-    if spec.rows_in == 16:
-        return tuple(range(16))
-    return tuple(4 * part + j for j in range(4) for part in range(2))
 
 
 MIDDLE_READS = ((0, 0, (0, 1, 2, 3)), (0, 4, (4, 5, 6, 7)))
@@ -80,25 +72,55 @@ BACK_WRITES = ((0, 0, (0, 4, 1, 5)), (1, 0, (3, 7, 2, 6)))
 
 def outer_reads(spec: Spec) -> Any:
     """A strip of the last stage: 16 registers of four k1, pairs over n4."""
-    rows = ((r, i) for r in range(2) for i in range(2))
+    rows = ((r, i) for r in range(spec.n1 // 8) for i in range(2))
     return tuple(
         (0, (8 * r + i) * spec.row_words, tuple(range(8 * r + 4 * i, 8 * r + 4 * i + 4))) for r, i in rows
     )
 
 
-OUTER_PAIRS = tuple(
-    (8 * r + 2 * (j & 1) + part, 8 * r + 4 + 2 * (j & 1) + part, j >> 1)
-    for part in range(2)
-    for j in range(4)
-    for r in range(2)
-)
-"""Those registers -> complex B operand, pairs over k1: (part, column tile, r). Lanes of mirrored columns have their
-halves swapped."""
+def outer_pairs(spec: Spec) -> Any:
+    """Those registers -> complex B operand, pairs over k1: (part, column tile, r).
 
-TWIDDLE_PAIRS = tuple(
-    (4 * part + 2 * y + (j >> 1), 4 * part + 2 * y + (j >> 1), j & 1)
-    for part in range(2)
-    for y in range(2)
-    for j in range(4)
-)
-"""Outer twiddles, stored two columns a register -> one column twice: both n2 of a pair have the same."""
+    Lanes of mirrored columns have their halves swapped.
+    """
+    return tuple(
+        (8 * r + 2 * (j & 1) + part, 8 * r + 4 + 2 * (j & 1) + part, j >> 1)
+        for part in range(2)
+        for j in range(4)
+        for r in range(spec.n1 // 8)
+    )
+
+
+def outer_in_order(spec: Spec) -> tuple[int, ...]:
+    """Those, of [real parts; imaginary parts], as a B operand: parts are tiles of 16 rows, or with 8 halves of one."""
+    if spec.n1 == 16:
+        return tuple(range(16))
+    return tuple(4 * part + j for j in range(4) for part in range(2))
+
+
+def twiddle_pairs(spec: Spec) -> Any:
+    """Outer twiddles, stored two columns a register -> one column twice: both n2 of a pair have the same."""
+    groups = spec.n1 // 8
+    found = (
+        (2 * (groups * part + y) + (j >> 1), j & 1)
+        for part in range(2)
+        for y in range(groups)
+        for j in range(4)
+    )
+    return tuple((register, register, half) for register, half in found)
+
+
+def output_pieces(spec: Spec, first_register: int) -> Any:
+    """Where a lane's outputs lie: (lane offset; constant; registers), for each group of eight rows.
+
+    A lane has eight columns of a row, in four registers of one sequence; with half-length packing in four registers
+    of two samples each, and four more (`block_pieces.woven`) eight samples on.
+    """
+    return tuple(
+        (
+            0,
+            8 * spec.unit * group * spec.q,
+            tuple(range(first_register + 4 * group, first_register + 4 * group + 4)),
+        )
+        for group in range(spec.rows_out // 8)
+    )

@@ -9,11 +9,13 @@ from typing import Any
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan
 
-FACTORS = ((16, 8, 16, 16),)
-"""The factors this kernel takes: the 8 stands second, because N1 frequencies k1 are dealt to as many warps,"""
+FACTORS = ((16, 8, 16, 16), (8, 8, 16, 16))
+"""The factors this kernel takes: an 8 stands second, because N1 frequencies k1 are dealt to as many warps,"""
 PACKINGS = {"pair": FACTORS, "half": FACTORS}
 """and with which packing."""
 STRIP = 32
+RESERVED_BYTES = 1024
+"""Shared memory that a GPU keeps for itself of each block (compute capability 8.0 and later)."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,20 @@ class Spec:
     sequences: str = ""
     """What sequences are stored in, if not in the type of the products: "fp32"."""
     ring: int = 4
+    middle_shared: bool = True
+    """The inverse middle twiddles are kept in shared memory, not read through the caches."""
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
 
     @property
     def warps(self) -> int:
-        """Warps of a block: each has one k1, and one n3."""
+        """Warps of a block: each has one k1, and one n3 or two."""
         return self.n1
+
+    @property
+    def shares(self) -> int:
+        """How many n3 a warp has in the outer stages."""
+        return self.n3 // self.warps
 
     @property
     def inner(self) -> int:
@@ -69,8 +78,18 @@ class Spec:
 
     @property
     def strips(self) -> int:
-        """Strips of 32 columns of the outer stage that a warp has: two n2 of one n3 each."""
+        """Strips of 32 columns of the outer stage that a warp has of one n3: two n2 each."""
         return self.n2 // 2
+
+    @property
+    def contracted(self) -> int:
+        """Rows of the first contraction: those that are live, and zeros where they do not fill a tile."""
+        return max(8, self.rows_in)
+
+    @property
+    def both(self) -> bool:
+        """Whether one copy of all lanes brings the rows of both sequences of a pair."""
+        return self.halves > self.unit * self.rows_in
 
     # What the pieces of the outer stage ask for; see `block_spec.Spec`.
     fold = 1
@@ -93,7 +112,10 @@ class Spec:
         factors = f"{self.n1}x{self.n2}x{self.n3}x{self.n4}"
         shape = f"{factors}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}"
+        cached = "" if self.middle_shared else "_cached"
+        return (
+            f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}{cached}"
+        )
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
     @property
@@ -118,14 +140,13 @@ class Spec:
 
     @property
     def factor_words(self) -> int:
-        """DFT factors (real, half precision; outer ones of real and imaginary parts), inner and middle twiddles."""
-        outer, inner = 4 * self.n1 * (self.rows_in + self.rows_out), self.n3**2 + 2 * self.n4**2
-        return (outer + inner) // 2 + 2 * self.inner + 2 * self.q
+        """What is kept in shared memory: DFT factors (real, half precision), inner and middle twiddles."""
+        return self.constant_places[-1] + (self.q if self.middle_shared else 0)
 
     @property
     def constant_places(self) -> tuple[int, ...]:
         """Words to F1, F1 inverse, F3, F4, F4 inverse, and to inner and middle twiddles, each forward and inverse."""
-        outer, fourth = (2 * self.n1 * rows for rows in (self.rows_in, self.rows_out)), self.n4**2 // 2
+        outer, fourth = (2 * self.n1 * rows for rows in (self.contracted, self.rows_out)), self.n4**2 // 2
         sizes = (*outer, self.n3**2 // 2, fourth, fourth, self.inner, self.inner, self.q)
         return tuple(accumulate(sizes, initial=0))
 
@@ -155,7 +176,8 @@ def make_spec(
 ) -> Spec:
     """The kernel for a plan, with as many strips copied ahead as fit into ``shared_limit`` bytes of shared memory.
 
-    Raises ``ValueError`` when this kernel cannot run the plan.
+    Blocks of 8 warps leave room for two of them on an SM, if they can. Raises ``ValueError`` when this kernel cannot
+    run the plan.
     """
     if plan.packing not in PACKINGS or plan.factors not in PACKINGS[plan.packing]:
         raise ValueError(
@@ -170,7 +192,7 @@ def make_spec(
         *plan.factors,
         dtype,
         n1 // (2 if signal <= plan.n // 2 else 1),
-        n1 // (2 if wanted <= plan.n // 2 else 1),
+        max(8, n1 // (2 if wanted <= plan.n // 2 else 1)),
         halves,
         guarded,
         pregate,
@@ -179,13 +201,23 @@ def make_spec(
         half=plan.packing == "half",
         **choices,
     )
-    for ring in range(spec.ring, 0, -1):
-        spec = replace(spec, ring=ring)
-        if spec.shared_bytes <= shared_limit:
-            break
+    if "ring" in choices:
+        return spec
+    blocks = min_blocks(spec)
+    for limit in ((shared_limit + RESERVED_BYTES) // blocks - RESERVED_BYTES, shared_limit):
+        for ring, middle_shared in rings(spec):
+            spec = replace(spec, ring=ring, middle_shared=middle_shared)
+            if spec.shared_bytes <= limit:
+                return spec
     return spec
 
 
+def rings(spec: Spec) -> list[tuple[int, bool]]:
+    """What is tried in turn: strips copied ahead, at most an item's, and whether inverse middle twiddles are shared."""
+    most = spec.shares * spec.strips
+    return [*((ring, True) for ring in range(most, 1, -1)), (2, False), (1, True), (1, False)]
+
+
 def min_blocks(spec: Spec) -> int:
-    """Blocks per SM that the compiler must leave registers for."""
-    return 1
+    """Blocks per SM that the compiler must leave registers for: 16 warps."""
+    return 16 // spec.warps

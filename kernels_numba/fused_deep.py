@@ -3,8 +3,8 @@
 With N = N1 Q, Q = N2 R, R = N3 N4, a pair z = u1 + i u2 lies as a matrix [n1, m], m = n2 R + n3 N4 + n4. It fills one
 exchange in shared memory, which every stage reads and overwrites in place:
 
-    A. Every warp contracts n1 -> k1 for its n3, on strips of 32 columns (two n2, all n4), and multiplies by the outer
-       twiddles w^(k1 (n3 N4 + n4)); the block meets.
+    A. Every warp contracts n1 -> k1 for its n3 (with N1 = 8 its two), on strips of 32 columns (two n2, all n4), and
+       multiplies by the outer twiddles w^(k1 (n3 N4 + n4)); the block meets.
     M. Every warp contracts n2 -> k2 for its k1, on strips (two n3, all n4), and multiplies by the middle twiddles.
     B. For each k2 it does the order-2 convolution of R points in registers, and multiplies by the inverse middle
        twiddles. (With half-length packing a k1 and its mirror belong together: the block meets before and after.)
@@ -12,32 +12,18 @@ exchange in shared memory, which every stage reads and overwrites in place:
     C. Every warp multiplies by the inverse outer twiddles, contracts k1 -> n1 for its n3, and stores the result.
 
 N2 = 8 complex points are 16 real ones: the middle stage is a plain product with a real matrix [16, 16], which any phase
-fits into. So it holds the part w^(k1 n2 R) of the outer twiddles, and what is left of them depends on one n3 a warp:
-registers hold it for all strips. No table of N entries is read. The rest is as in `fused_block`.
+fits into. So it holds the part w^(k1 n2 R) of the outer twiddles; what is left of them depends on one n3, and registers
+hold it for all its strips. No table of N entries is read. The rest is as in `fused_block`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.block_pieces import copy_pieces, mirror_registers, output_pieces, woven
+from kernels_numba import deep_pieces as pieces
+from kernels_numba.block_pieces import copy_pieces, mirror_registers, woven
 from kernels_numba.deep_operands import operand_key, operands
 from kernels_numba.deep_operands import spectrum_of_plan as spectrum_layout
-from kernels_numba.deep_pieces import (
-    BACK_PAIRS,
-    BACK_WRITES,
-    INNER_READS,
-    INNER_WRITES,
-    MIDDLE_READS,
-    MIDDLE_WRITES,
-    OUTER_PAIRS,
-    TWIDDLE_PAIRS,
-    back_reads,
-    outer_reads,
-    outer_writes,
-    parts_to_b,
-    rows_to_b,
-)
 from kernels_numba.deep_spec import FACTORS, PACKINGS, STRIP, Spec, make_spec, min_blocks
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 
@@ -51,7 +37,10 @@ def build(tile: Any, spec: Spec) -> Any:
     points = spec.inner
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, half, unit = spec.pregate, spec.postgate, spec.half, spec.unit
-    strips, per_k1 = spec.strips, n2 // 2
+    shares, strips, per_k1 = spec.shares, spec.strips, n2 // 2
+    log_strips = strips.bit_length() - 1
+    share_words = n1 * n4  # of the outer twiddles, for one n3
+    next_share = 16 * warps  # from one n3 of a warp to its other in the exchange
     middle_strips, back_strips, tiles = n3 // 2, points // STRIP, n1 * n2 // 2 // warps
     inner = points // 64  # registers of the real parts of a packed inner matrix
     kept = spec.rows_out // 8 * 4
@@ -68,68 +57,69 @@ def build(tile: Any, spec: Spec) -> Any:
     pre_at = 4 * sequence_words
     lane, warp, block = tile.lane, tile.warp, tile.block
     divide, small, int64 = tile.divide, tile.small, tile.int64
-    scaled, one, sequences = spec.scaled, tile.one, 2 // unit
+    scaled, load_scale, one, middle_shared = spec.scaled, tile.load_float, tile.one, spec.middle_shared
+    sequences, both = 2 // unit, spec.both
+    copies = 1 if both else sequences
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     meet = barrier if half else warp_sync
     # Whether a tile's spectrum is loaded one step ahead of its use; measured faster where it is.
     ahead = half or gated_in or gated_out
-    turns_of = tile.opaque
+    turns_of, held = tile.opaque, tile.held
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_factor = tile.copy_words_async, tile.join, tile.load_shared(4, 4)
     # A
-    chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
-    in_words = spec.rows_in // 4 * chunk
+    chunk, row_step, rows_in = (
+        2 * unit,
+        64 * unit,
+        spec.rows_in,
+    )  # words of a lane's four columns, of four rows
+    in_words = rows_in // 4 * chunk
     load_rows, gate_in = tile.load_shared(in_words, chunk), tile.multiply(in_words)
-    first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
-    parts_in_order = tile.select(parts_to_b(spec))
+    to_b, in_order = tile.pair_halves(pieces.rows_to_b(spec)), tile.select_or_zero(pieces.rows_in_order(spec))
     log_width = 5 + int(half)
-    in_tiles, out_tiles = spec.rows_in // 8, spec.rows_out // 8  # of real and imaginary parts together
-    load_f1, stage1 = tile.load_shared(8 * in_tiles, 4), tile.mma(2, 4, in_tiles)
-    pack16, multiply_outer = tile.pack(16), tile.multiply_complex(8)
-    load_outer, spread = tile.load_global(8, 4), tile.pair_halves(TWIDDLE_PAIRS)
-    put_first = tile.store_shared_pieces(outer_writes(spec))
+    in_tiles, out_tiles, k1_tiles = (
+        spec.contracted // 8,
+        spec.rows_out // 8,
+        n1 // 8,
+    )  # of both parts together
+    load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma(k1_tiles, 4, in_tiles)
+    pack_outer, multiply_outer = tile.pack(n1), tile.multiply_complex(n1 // 2)
+    load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(pieces.twiddle_pairs(spec))
+    put_first = tile.store_shared_pieces(pieces.outer_writes(spec))
     # M
-    load_own_factor = tile.load_global(4, 4)
-    get_middle = tile.load_pieces(MIDDLE_READS, 8)
-    stage2 = tile.mma(1, 4, 1)
+    load_own_factor, stage2 = tile.load_global(4, 4), tile.mma(1, 4, 1)
+    get_middle = tile.load_pieces(pieces.MIDDLE_READS, 8)
     pack8, multiply_inner = tile.pack(2 * inner), tile.multiply_complex(inner)
-    put_middle = tile.store_shared_pieces(MIDDLE_WRITES)
+    put_middle = tile.store_shared_pieces(pieces.MIDDLE_WRITES)
     # B
-    get_tile = tile.load_pieces(INNER_READS, 2 * inner)
+    get_tile = tile.load_pieces(pieces.INNER_READS, 2 * inner)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
-    stage3 = tile.dft_rows(1, 2, 1, inverse=False)
-    stage4 = tile.dft_columns(1, 2, 1, inverse=False)
-    stage4i = tile.dft_columns(1, 2, 1, inverse=True)
-    stage3i = tile.dft_rows(1, 2, 1, inverse=True)
-    to_a = tile.select(columns_to_a(n3, n4))
-    transpose = tile.transpose(rows_of_tile_to_b(n3, n4))
-    put_tile = tile.store_shared_pieces(INNER_WRITES)
-    mirror = tile.select(mirror_registers(n3, n4))
+    stage3, stage3i = (tile.dft_rows(1, 2, 1, inverse=way) for way in (False, True))
+    stage4, stage4i = (tile.dft_columns(1, 2, 1, inverse=way) for way in (False, True))
+    to_a, transpose = tile.select(columns_to_a(n3, n4)), tile.transpose(rows_of_tile_to_b(n3, n4))
+    put_tile, mirror = tile.store_shared_pieces(pieces.INNER_WRITES), tile.select(mirror_registers(n3, n4))
     multiply_mirror = tile.multiply_mirror(inner, mirror_first=True)
     load_offsets, gather_mirror = tile.gather_halves(2 * inner)
     put_registers = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))
     # M'
-    get_back, back_to_b = tile.load_pieces(back_reads(spec), 8), tile.pair_halves(BACK_PAIRS)
-    put_back = tile.store_shared_pieces(BACK_WRITES)
+    get_back, back_to_b = tile.load_pieces(pieces.back_reads(spec), 8), tile.pair_halves(pieces.BACK_PAIRS)
+    put_back = tile.store_shared_pieces(pieces.BACK_WRITES)
     # C
-    load_outer_i = tile.load_global(16, 4)
-    get_last, last_to_b = tile.load_pieces(outer_reads(spec), 16), tile.pair_halves_swapped(OUTER_PAIRS)
-    load_f1i, stage1i = tile.load_shared(8 * out_tiles, 4), tile.mma(out_tiles, 4, 2)
+    load_outer_i, get_last = tile.load_global(n1, 4), tile.load_pieces(pieces.outer_reads(spec), n1)
+    last_to_b = tile.pair_halves_swapped(pieces.outer_pairs(spec))
+    last_in_order = tile.select(pieces.outer_in_order(spec))
+    load_f1i, stage1i = tile.load_shared(4 * out_tiles * k1_tiles, 4), tile.mma(out_tiles, 4, k1_tiles)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
     weave = tile.select(woven(spec))
-    store_real = tile.store_pieces(output_pieces(spec, 0), halves, guarded=guarded)
-    store_imaginary = tile.store_pieces(output_pieces(spec, kept), halves, guarded=guarded)
-    gather_gate = tile.gather(output_pieces(spec, 0), kept, halves, guarded=guarded)
-    load_scale = tile.load_float
+    store_real = tile.store_pieces(pieces.output_pieces(spec, 0), halves, guarded=guarded)
+    store_imaginary = tile.store_pieces(pieces.output_pieces(spec, kept), halves, guarded=guarded)
+    gather_gate = tile.gather(pieces.output_pieces(spec, 0), kept, halves, guarded=guarded)
 
     def kernel(
         u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
     ):
-        index = small(lane())
-        w = small(warp())
-        g = small(index >> 2)
-        t = small(index & 3)
-        c = small(4 * index)
+        index, w = small(lane()), small(warp())
+        g, t, c = small(index >> 2), small(index & 3), small(4 * index)
         r = w
         while r < constant_rounds:
             copy_constants(r * 128 + c, words, r * 128 + c)
@@ -141,8 +131,9 @@ def build(tile: Any, spec: Spec) -> Any:
         mine = small(at_stage + w * ring * stage_words)
         ring_end = small(ring * stage_words)
         my_row = small(at_exchange + w * es)
-        # This warp's n3: slots hold n3 in the first half, mirrors in the second.
+        # This warp's n3: slots hold n3 in the first half, mirrors in the second. With 8 warps it has one of each.
         my_n3 = small(w if w < n3 // 2 else n3 + n3 // 2 - 1 - w)
+        to_other_n3 = small(unit * n4 * (n3 - 1 - 2 * w))
         my_strip = small(w >> 1)  # of the middle stage, and place in it
         # A lane's four columns of a row, as `fused_block` has them.
         if half:
@@ -163,18 +154,21 @@ def build(tile: Any, spec: Spec) -> Any:
         last_get = small(
             at_exchange + t * (2 * es) + (g >> 2) * ts + 16 * w + 8 * (g & 1) + 4 * (upper ^ (t & 1))
         )
-        out_from = small(unit * ((t >> 1) * points + my_n3 * n4 + 8 * (t & 1)))
-        out_up = small(out_from + unit * (g * q))
-        out_down = small(out_from - unit * (g * q))
+        out_from = small(unit * (g * q + (t >> 1) * points + my_n3 * n4 + 8 * (t & 1)))
         # Where this lane's copies of a strip come from and go to; see `copy_pieces`.
         copy_row = small((index * halves) >> log_width)
+        copy_to_row = copy_row
+        copy_second = small(0)  # whether it is a row of the other sequence
+        if both:
+            copy_second = small(divide(copy_row, rows_in))
+            copy_row = small(copy_row - rows_in * copy_second)
         copy_column = small((index * halves) & (32 * unit - 1))
         second_row = small(copy_column >> (log_width - 1))  # of the strip's two n2
         copy_from = small(
             unit * (copy_row * q + second_row * points + my_n3 * n4) + (copy_column & (16 * unit - 1))
         )
         swap = small(copy_row & 3 if half else (copy_row & 3) >> 1)
-        copy_to = small(32 * unit * copy_row + (copy_column & 7))
+        copy_to = small(2 * mine + 32 * unit * copy_to_row + (copy_column & 7))
         to0 = small(copy_to + (((copy_column >> 3) ^ swap) << 3))
         to1 = small(copy_to + (((copy_column >> 3) ^ swap ^ 1) << 3))
         to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
@@ -186,7 +180,7 @@ def build(tile: Any, spec: Spec) -> Any:
         p = small(first - h * pairs)
         other_sequence = int64(channels) * length
         # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
-        turns = small((last - first) * strips)
+        turns = small((last - first) * (shares * strips))
         turn = small(0 - ring)
         slot_at = small(0)
         copy_h = h
@@ -200,51 +194,60 @@ def build(tile: Any, spec: Spec) -> Any:
         item = first
         s = load_scale(scales, h) if scaled else one
         while item < last:
-            # ---- A: contract n1 for this warp's n3
+            # ---- A: contract n1 for this warp's n3, or its two
             f1 = load_f1(at_f1 + c, 128)
-            t1 = spread(load_outer(tables, w * points + c, 128))
-            strip = small(0)
-            end_strip = small(turns_of(strips))
-            while strip < end_strip:
-                if turn >= 0:
-                    wait_strip()
-                    warp_sync()
-                    at = small(read_at + slot_at)
-                    u1 = load_rows(at, row_step)
-                    u2 = u1 if half else load_rows(at + sequence_words, row_step)
-                    if gated_in:
-                        u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
-                        u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
-                    x = parts_in_order(join(first_to_b(u1), second_to_b(u2)))
-                    warp_sync()
-                if turn + ring < turns:
-                    e = small(copy_from + copy_strip * (2 * unit * points))
-                    for i in range(sequences):
-                        into = small(2 * (mine + slot_at + i * sequence_words))
-                        end = small(length * (sequences * copy_p + i < batch))
-                        source = copy_base + i * other_sequence
-                        copy_rows(u, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
+            read_here, copy_here, put_here = held(read_at), held(copy_from), held(first_put)
+            here0, here1, here2, here3 = held(to0), held(to1), held(to2), held(to3)
+            apart, next_n3 = held(other_sequence), held(to_other_n3)
+            share = small(0)
+            while share < shares:
+                t1 = spread(load_outer(tables, (w + share * warps) * share_words + c, 128))
+                strip = small(0)
+                end_strip = small(turns_of(strips))
+                while strip < end_strip:
+                    if turn >= 0:
+                        wait_strip()
+                        warp_sync()
+                        at = small(read_here + slot_at)
+                        u1 = load_rows(at, row_step)
+                        u2 = u1 if half else load_rows(at + sequence_words, row_step)
                         if gated_in:
-                            into = small(into + pre_at)
-                            copy_rows(pre, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
-                    copy_strip = small(copy_strip + 1)
-                    if copy_strip == strips:
-                        copy_strip = small(0)
-                        copy_p = small(copy_p + 1)
-                        if copy_p == pairs:
-                            copy_p = small(0)
-                            copy_h = small(copy_h + 1)
-                        copy_base = (sequences * int64(copy_p) * channels + copy_h) * length
-                commit()
-                if turn >= 0:
-                    z = multiply_outer(pack16(stage1(f1, x)), t1)
-                    to = small(first_put + strip * (2 * ts))
-                    put_first(to, to, to, to, z)
-                    strip = small(strip + 1)
-                turn = small(turn + 1)
-                slot_at = small(slot_at + stage_words)
-                if slot_at == ring_end:
-                    slot_at = small(0)
+                            u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
+                            u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
+                        x = in_order(u1 if half else to_b(join(u1, u2)))
+                        warp_sync()
+                    if small(turn + ring) < turns:
+                        e = small(copy_here + (copy_strip & (strips - 1)) * (2 * unit * points))
+                        if shares > 1:
+                            e = small(e + (copy_strip >> log_strips) * next_n3)
+                        for i in range(copies):
+                            into = small(2 * (slot_at + i * sequence_words))
+                            end = small(length * (sequences * copy_p + i + copy_second < batch))
+                            source = copy_base + (i + copy_second) * apart
+                            at0, at1, at2, at3 = here0 + into, here1 + into, here2 + into, here3 + into
+                            copy_rows(u, source, end, e, at0, at1, at2, at3)
+                            if gated_in:
+                                at0, at1, at2, at3 = at0 + pre_at, at1 + pre_at, at2 + pre_at, at3 + pre_at
+                                copy_rows(pre, source, end, e, at0, at1, at2, at3)
+                        copy_strip = small(copy_strip + 1)
+                        if copy_strip == shares * strips:
+                            copy_strip = small(0)
+                            copy_p = small(copy_p + 1)
+                            if copy_p == pairs:
+                                copy_p = small(0)
+                                copy_h = small(copy_h + 1)
+                            copy_base = (sequences * int64(copy_p) * channels + copy_h) * length
+                    commit()
+                    if turn >= 0:
+                        z = multiply_outer(pack_outer(stage1(f1, x)), t1)
+                        to = small(put_here + strip * (2 * ts) + share * next_share)
+                        put_first(to, to, to, to, z)
+                        strip = small(strip + 1)
+                    turn = small(turn + 1)
+                    slot_at = small(slot_at + stage_words)
+                    if slot_at == ring_end:
+                        slot_at = small(0)
+                share = small(share + 1)
             f2 = load_own_factor(tables, from_f2 + w * 128 + c, 128)
             barrier()
             from0 = k_at + w * (tiles * 2 * unit * points)
@@ -252,19 +255,20 @@ def build(tile: Any, spec: Spec) -> Any:
                 k0 = load_inner(spectrum, from0, 128)
                 k1 = load_inner(spectrum, from0 + unit * points, 128)
             # ---- M: contract n2 for this warp's k1, two strips at a time
+            get_here, put_here = held(middle_get), held(middle_put)
             strip = small(0)
             end_strip = small(turns_of(middle_strips))
             while strip < end_strip:
                 even = small(32 * strip + 8 * ((g >> 1) ^ (strip & 3)))
                 uneven = small(32 * strip + 32 + 8 * ((g >> 1) ^ ((strip + 1) & 3)))
-                x0 = get_middle(middle_get + even, even, even, even)
-                x1 = get_middle(middle_get + uneven, even, even, even)
+                x0 = get_middle(get_here + even, even, even, even)
+                x1 = get_middle(get_here + uneven, even, even, even)
                 from_t2 = small(at_t2 + strip * points + c)
                 z0 = multiply_inner(pack8(stage2(f2, x0)), load_inner_shared(from_t2, 128))
                 z1 = multiply_inner(pack8(stage2(f2, x1)), load_inner_shared(from_t2 + points, 128))
                 warp_sync()
-                even = small(middle_put + 32 * strip + 8 * (t ^ (strip & 3)))
-                uneven = small(middle_put + 32 * strip + 32 + 8 * (t ^ ((strip + 1) & 3)))
+                even = small(put_here + 32 * strip + 8 * (t ^ (strip & 3)))
+                uneven = small(put_here + 32 * strip + 32 + 8 * (t ^ ((strip + 1) & 3)))
                 put_middle(even, even, even, even, z0)
                 put_middle(uneven, uneven, uneven, uneven, z1)
                 strip = small(strip + 2)
@@ -306,9 +310,9 @@ def build(tile: Any, spec: Spec) -> Any:
                     k0 = load_inner(spectrum, from0, 128)
                     k1 = load_inner(spectrum, from0 + unit * points, 128)
                 t3 = load_inner_shared(at_t3 + c, 128)
+                z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
+                y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
                 if half:
-                    z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
-                    y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
                     b0 = load_inner(spectrum, from0 + points, 128)
                     b1 = load_inner(spectrum, from0 + 3 * points, 128)
                     z1 = pack8(stage4(to_a(z0), f4))
@@ -326,8 +330,6 @@ def build(tile: Any, spec: Spec) -> Any:
                     z2 = multiply_mirror(z1, k0, mirror0, b0)
                     y2 = multiply_mirror(y1, k1, mirror1, b1)
                 else:
-                    z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
-                    y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
                     z2 = multiply_inner(pack8(stage4(to_a(z0), f4)), k0)
                     y2 = multiply_inner(pack8(stage4(to_a(y0), f4)), k1)
                     warp_sync()
@@ -343,12 +345,16 @@ def build(tile: Any, spec: Spec) -> Any:
                 y3 = multiply_inner(pack8(stage4i(to_a(y2), f4i)), t3i)
                 z4 = pack8(stage3i(f3, transpose(z3)))
                 y4 = pack8(stage3i(f3, transpose(y3)))
+                if middle_shared:
+                    t2i = load_inner_shared(at_t2i + k2 * points + c, 128)
+                    v2i = load_inner_shared(at_t2i + other * points + c, 128)
+                else:
+                    t2i = load_inner(words, at_t2i + k2 * points + c, 128)
+                    v2i = load_inner(words, at_t2i + other * points + c, 128)
                 at = small(tile_put + tile0)
-                put_tile(at, at, at, at, multiply_inner(z4, load_inner_shared(at_t2i + k2 * points + c, 128)))
+                put_tile(at, at, at, at, multiply_inner(z4, t2i))
                 at = small(tile_put + tile1)
-                put_tile(
-                    at, at, at, at, multiply_inner(y4, load_inner_shared(at_t2i + other * points + c, 128))
-                )
+                put_tile(at, at, at, at, multiply_inner(y4, v2i))
             f2i = load_own_factor(tables, from_f2i + w * 128 + c, 128)
             meet()
             # ---- M': contract k2 for this warp's k1, two strips at a time
@@ -366,7 +372,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 put_back(at, to, at, at, z0)
                 put_back(at + 32, to + 32, at, at, z1)
                 strip = small(strip + 2)
-            t1i = load_outer_i(tables, from_outer_i + w * points + 16 * (g & 3) + 4 * t, 64)
+            from_t1i = small(from_outer_i + w * share_words + 16 * (g & 3) + 4 * t)
+            t1i = load_outer_i(tables, from_t1i, 64)
             barrier()
             # ---- C: back to samples
             # The other sequence of the pair; or, of the one sequence, the other four points of a lane.
@@ -374,28 +381,32 @@ def build(tile: Any, spec: Spec) -> Any:
             limit = small(length - 8 if half else length * (2 * p + 1 < batch))
             if not gated_out:
                 f1i = load_f1i(at_f1i + c, 128)
-            strip = small(0)
-            end_strip = last_turns
-            while strip < end_strip:
-                o = small(strip * (2 * unit * points))
-                o_up = small(out_up + o)
-                o_down = small(out_down + o)
-                if gated_out:
-                    gate1 = gather_gate(post, base, length, o_up, o_down, o, o)
-                    gate2 = gather_gate(post, other_base, limit, o_up, o_down, o, o)
-                at = small(last_get + strip * (2 * ts))
-                x2 = multiply_outer(last_to_b(get_last(at, at, at, at), upper), t1i)
-                if gated_out:  # here too
-                    f1i = load_f1i(at_f1i + c, 128)
-                y5 = stage1i(f1i, x2)
-                if scaled:
-                    y5 = scale(y5, s)
-                z5 = pack_out(weave(y5)) if half else pack_out(y5)
-                if gated_out:
-                    z5 = gate_out(z5, join(gate1, gate2))
-                store_real(y, base, length, o_up, o_down, o, o, z5)
-                store_imaginary(y, other_base, limit, o_up, o_down, o, o, z5)
-                strip = small(strip + 1)
+            get_here, out_here, next_n3 = held(last_get), held(out_from), held(to_other_n3)
+            share = small(0)
+            while share < shares:
+                if share > 0:
+                    t1i = load_outer_i(tables, from_t1i + share * (warps * share_words), 64)
+                strip = small(0)
+                end_strip = last_turns
+                while strip < end_strip:
+                    o = small(out_here + strip * (2 * unit * points) + share * next_n3)
+                    if gated_out:
+                        gate1 = gather_gate(post, base, length, o, o, o, o)
+                        gate2 = gather_gate(post, other_base, limit, o, o, o, o)
+                    at = small(get_here + strip * (2 * ts) + share * next_share)
+                    x2 = multiply_outer(last_to_b(get_last(at, at, at, at), upper), t1i)
+                    if gated_out:  # here too
+                        f1i = load_f1i(at_f1i + c, 128)
+                    y5 = stage1i(f1i, last_in_order(x2))
+                    if scaled:
+                        y5 = scale(y5, s)
+                    z5 = pack_out(weave(y5)) if half else pack_out(y5)
+                    if gated_out:
+                        z5 = gate_out(z5, join(gate1, gate2))
+                    store_real(y, base, length, o, o, o, o, z5)
+                    store_imaginary(y, other_base, limit, o, o, o, o, z5)
+                    strip = small(strip + 1)
+                share = small(share + 1)
             barrier()
             p = small(p + 1)
             if p == pairs:

@@ -63,11 +63,11 @@ def kernels() -> Iterator[tuple[Any, Any]]:
 
     Order 2: the default plans, and 32x16, in both formats, the gated and guarded kernel of 256 and of 1024 points, and
     the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
-    default plans, and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in both
-    formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same variants
-    at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
+    default plans, 16x32x32 and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in
+    both formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same
+    variants at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
     shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
-    copy.
+    copy. Convolution layers: see `_conv2d`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -81,9 +81,14 @@ def kernels() -> Iterator[tuple[Any, Any]]:
             yield _kernel(Plan(prod(pair), pair), dtype)
     yield _kernel(Plan(4096, (64, 64)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(4096, (64, 64), signal=2048, wanted=2048), "fp16")
-    longest = (32, 32, 32)  # not the default where order 4 is faster
+    longest = (32, 32, 32)  # not the default where order 4 is faster; nor is 16x32x32
     block = [plan for plan in default_plans().values() if plan.order == 3]
-    for plan in (*block, Plan(32768, longest), Plan(65536, longest, packing="half")):
+    for plan in (
+        *block,
+        Plan(16384, (16, 32, 32)),
+        Plan(32768, longest),
+        Plan(65536, longest, packing="half"),
+    ):
         for dtype in ("fp16", "bf16"):
             yield _kernel(plan, dtype)
     plan = min(block, key=lambda plan: plan.n)
@@ -107,6 +112,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
         filter_transform.Spec("last", dtype="fp16", parts=2),
     ):
         yield filter_transform.family(spec), spec
+    yield from _conv2d()
 
 
 def _order_4() -> Iterator[tuple[Any, Any]]:
@@ -180,6 +186,27 @@ def _linear() -> Iterator[tuple[Any, Any]]:
         made = product(choice, m, n, k, dtype)
         found[made.spec] = made.family
     found[linear_realign.Spec("fp16")] = linear_realign
+    for spec, family in found.items():
+        yield family, spec
+
+
+def _conv2d() -> Iterator[tuple[Any, Any]]:
+    """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps."""
+    from kernels_numba.conv2d_dispatch import plans
+    from kernels_numba.conv2d_geometry import Geometry
+
+    found = {}
+    for size, which, dtype, dilation in (
+        (32, "forward", "fp16", 1),
+        (32, "input_gradient", "fp16", 1),
+        (32, "weight_gradient", "fp16", 1),
+        (32, "forward", "bf16", 1),
+        (64, "forward", "fp16", 2),
+    ):
+        geometry = Geometry.of((128, 96, size, size), (96, 96, 7, 7), dilation=dilation)
+        (plan,) = plans(geometry, which, dtype, tile=(size, size))
+        for step in plan.steps():
+            found[step.spec] = step.family
     for spec, family in found.items():
         yield family, spec
 

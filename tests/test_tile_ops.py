@@ -43,6 +43,7 @@ from tiny_kernels import (
     SWAPPED,
     TABLE_AT,
     TURNS,
+    ZEROS,
     Data,
     Tiny,
     copied_from,
@@ -114,6 +115,10 @@ def expect_divide(spec: Tiny, data: Data) -> NDArray:
 def expect_opaque(spec: Tiny, data: Data) -> NDArray:
     x = halves(np.concatenate([read(data.w, 512 * i, 16) for i in range(TURNS)]), spec.dtype)
     return written(to_words(_fma(x, x, -0.0, spec.dtype), spec.dtype))
+
+
+def expect_held(spec: Tiny, data: Data) -> NDArray:
+    return written(read(data.w, 0, 8)[:, ::-1])
 
 
 def expect_barrier(spec: Tiny, data: Data) -> NDArray:
@@ -269,6 +274,11 @@ def expect_multiply_mirror(spec: Tiny, data: Data, first: str = "") -> NDArray:
 
 def expect_select(spec: Tiny, data: Data) -> NDArray:
     return written(read(data.w, 0, 8)[list(PICKS)])
+
+
+def expect_select_or_zero(spec: Tiny, data: Data) -> NDArray:
+    x = read(data.w, 0, 8)
+    return written(np.stack([x[i] if i >= 0 else 0 * x[0] for i in ZEROS]))
 
 
 def expect_join(spec: Tiny, data: Data) -> NDArray:

@@ -214,6 +214,20 @@ def opaque(tile: Any) -> Callable:
     return kernel
 
 
+@tiny("held")
+def held(tile: Any) -> Callable:
+    """Indices of 32 and of 64 bits, other ones in each lane."""
+    lane, keep, small, int64 = tile.lane, tile.held, tile.small, tile.int64
+    load, put = tile.load_global(8, 4), _put(tile, 8)
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        near, far = keep(small(124 - 4 * l)), keep(int64(2) * l)
+        put(out, 0, 0, far, 0, 0, 0, load(w, near, 128))
+
+    return kernel
+
+
 @tiny("barrier", grid=2, warps=4, shared_words=4 * 128)
 def barrier(tile: Any) -> Callable:
     """Every warp reads what the next one brought."""
@@ -567,6 +581,14 @@ PICKS = (5, 5, 0, 7, 1)
 @tiny("select")
 def select(tile: Any) -> Callable:
     return _elementwise(tile, 8, tile.select(PICKS), len(PICKS))
+
+
+ZEROS = (3, -1, 0, -1, 3)
+
+
+@tiny("select_or_zero")
+def select_or_zero(tile: Any) -> Callable:
+    return _elementwise(tile, 8, tile.select_or_zero(ZEROS), len(ZEROS))
 
 
 @tiny("join")

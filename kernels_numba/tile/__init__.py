@@ -25,6 +25,7 @@ made outside the kernel                            called inside
                                                    shared memory
 ``opaque``, ``small``, ``int64``                    ``opaque(n)``: turns of a loop that is not to be unrolled;
                                                    ``small(i)``: an index that fits 32 bits
+``held``                                           ``held(i)``: an index that is worked out here, once
 ``copy_async(halves)``                             ``copy(to_half, source, at, valid)``, zeros where not
                                                    valid; 8, 4, 2 or 1 elements a lane
 ``copy_pieces(pieces, halves, guarded=)``          ``copy(source, base, limit, index, to0, .., to3)``
@@ -49,6 +50,7 @@ made outside the kernel                            called inside
 ``multiply(count)``, ``multiply_complex(count)``   ``multiply(a, b)``: elementwise, in half precision
 ``multiply_mirror(count, mirror_first=)``          ``multiply(x, a, m, b)``: x a + conj(m) b
 ``select(picks)``, ``join``                        ``select(x)``, ``join(a, b)``: registers reordered
+``select_or_zero(picks)``                          ``select(x)``: the same, zeros for -1
 ``pair_halves(spec)``                              ``pair(x)``: halves regrouped
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1

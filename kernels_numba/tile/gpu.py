@@ -29,11 +29,13 @@ from kernels_numba.tile.gpu_emit import (
     statement,
     unpack,
 )
+from kernels_numba.tile.gpu_held import GpuHeld
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
 from kernels_numba.tile.gpu_prefetch import GpuPrefetch
 from kernels_numba.tile.gpu_swaps import GpuSwaps
 from kernels_numba.tile.gpu_warpgroup import GpuWarpgroup
+from kernels_numba.tile.gpu_zeros import GpuZeros
 
 PTX = {
     "fp16": {
@@ -105,7 +107,7 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuCorrelation, GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup):
+class GpuTile(GpuCorrelation, GpuHeld, GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup, GpuZeros):
     """What all vocabularies share, for one half-precision type ("fp16" or "bf16") or for "fp32"."""
 
     name = "gpu"
