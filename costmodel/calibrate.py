@@ -24,6 +24,8 @@ MOST_WINDOWS = 512
 TURNS = 2001
 """Of a loop in a kernel that computes: a millisecond or so."""
 HOPPER = "9.0"
+OURS = "costmodel calibrate"
+"""How the source of a value that was calibrated begins."""
 NVIDIA_SMI = (
     "nvidia-smi",
     "--format=csv,noheader,nounits",
@@ -129,7 +131,7 @@ def _rounded(value: float) -> float:
 
 
 def _how(timed: Any, name: str) -> str:
-    return f"costmodel calibrate, {name}, {timed.blocks_per_sm} blocks per SM, CUDA graphs"
+    return f"{OURS}, {name}, {timed.blocks_per_sm} blocks per SM, CUDA graphs"
 
 
 def _best(tried: Iterable[Measured]) -> Measured:
@@ -147,15 +149,18 @@ IN_FLIGHT = (
     *((8, 4, blocks) for blocks in (8, 10)),
 )
 """Reading: (quads a lane asks for at once, warps of a block, blocks per SM)."""
-COPIES = ((2, 8, 4), (4, 8, 2), (4, 8, 4), (8, 4, 4), (8, 4, 8))
-WRITES = ((1, 8, 4), (4, 8, 2), (4, 8, 4))
+COPIES = ((1, 8), (2, 8), (4, 8), (8, 4))
+WRITES = ((1, 8), (4, 8))
+"""Copying and writing: (quads a lane, warps of a block), each on grids of `GRIDS`."""
+GRIDS = (2, 4, 8, 0)
+"""Blocks per SM; 0: as many blocks as there are tiles, so that blocks come and go in the order of memory."""
 
 
-def _stream(bench: Any, kind: str, depth: int, warps: int, blocks: int, nbytes: int, **settings: Any) -> Any:
+def _stream(bench: Any, kind: str, depth: int, warps: int, per_sm: int, nbytes: int, **settings: Any) -> Any:
     from kernels_numba.probes import Spec
 
     spec = Spec(kind, depth, warps)
-    return spec, bench.time(spec, nbytes=nbytes, blocks_per_sm=blocks, **settings)
+    return spec, bench.time(spec, nbytes=nbytes, blocks_per_sm=per_sm, **settings)
 
 
 def _read(bench: Any, day: str) -> Result:
@@ -174,14 +179,35 @@ def _read(bench: Any, day: str) -> Result:
 
 def _curve(points: dict[int, float], day: str) -> Curve:
     x = tuple(sorted(points))
-    return Curve(tuple(map(float, x)), tuple(points[i] for i in x), "costmodel calibrate, CUDA graphs", day)
+    return Curve(tuple(map(float, x)), tuple(points[i] for i in x), f"{OURS}, CUDA graphs", day)
 
 
-def _fastest(bench: Any, day: str, kind: str, ways: Sequence[tuple[int, int, int]]) -> Measured:
+def _every_tile(nbytes: int, depth: int, warps: int) -> int:
+    """Blocks of which every warp has one tile."""
+    return -(-nbytes // (512 * depth * warps))
+
+
+def _fastest(bench: Any, day: str, kind: str, kernels: Sequence[tuple[int, int]]) -> Measured:
     tried = []
-    for depth, warps, blocks in ways:
-        spec, timed = _stream(bench, kind, depth, warps, blocks, bench.stream_bytes)
-        tried.append(rate(_bytes_of(timed), timed, _how(timed, spec.name), day, driver_text(bench)))
+    for depth, warps in kernels:
+        for blocks in GRIDS:
+            settings = {} if blocks else {"blocks": _every_tile(bench.stream_bytes, depth, warps)}
+            spec, timed = _stream(
+                bench,
+                kind,
+                depth,
+                warps,
+                blocks,
+                bench.stream_bytes,
+                check=blocks in (GRIDS[0], 0),
+                **settings,
+            )
+            how = (
+                _how(timed, spec.name)
+                if blocks
+                else f"{OURS}, {spec.name}, a block for every tile, CUDA graphs"
+            )
+            tried.append(rate(_bytes_of(timed), timed, how, day, driver_text(bench)))
     return _best(tried)
 
 
@@ -198,7 +224,7 @@ def _read_sizes(bench: Any, day: str) -> Result:
 
 
 def _copy_sizes(bench: Any, day: str) -> Result:
-    return Result({}, {"copy_against_size": _cold(bench, day, "copy", 4, 8, 4)})
+    return Result({}, {"copy_against_size": _cold(bench, day, "copy", 1, 8, 0)})
 
 
 def _cold(bench: Any, day: str, kind: str, depth: int, warps: int, blocks: int) -> Curve:
@@ -206,7 +232,8 @@ def _cold(bench: Any, day: str, kind: str, depth: int, warps: int, blocks: int) 
     points = {}
     for size in SIZES:
         windows = min(bench.stream_bytes // size, MOST_WINDOWS)
-        _, timed = _stream(bench, kind, depth, warps, blocks, size, windows=windows)
+        settings = {} if blocks else {"blocks": _every_tile(size, depth, warps)}
+        _, timed = _stream(bench, kind, depth, warps, blocks, size, windows=windows, **settings)
         points[size] = rate(_bytes_of(timed), timed, "", day, "").median
     return _curve(points, day)
 
@@ -320,9 +347,7 @@ def _barrier(bench: Any, day: str) -> Result:
     timed = bench.time(spec, blocks=1, turns=10 * TURNS)
     empty = statistics.median(bench.time(spec, blocks=1, turns=1).times_us)
     each = [(t - empty) / (10 * TURNS - 1) for t in timed.times_us]
-    return Result(
-        {"barrier_latency_us": _time(each, f"costmodel calibrate, {spec.name}, one block", day, bench)}, {}
-    )
+    return Result({"barrier_latency_us": _time(each, f"{OURS}, {spec.name}, one block", day, bench)}, {})
 
 
 def _time(times_us: Sequence[float], how: str, day: str, bench: Any) -> Measured:

@@ -201,6 +201,8 @@ def _check_device(known: GPU, name: str) -> None:
             f"{known.path} describes {', '.join(known.device_names)}; this device is {name!r}. Put its name into "
             "device_names of a copy, and its data sheet's values into [spec]"
         )
+    if not known.runs_kernels:
+        raise GPUFileError(f"{known.path}: {known.notes[0]}, nor can these kernels measure it")
 
 
 def _compare(file: GPU, name: str, index: int, form: str) -> int:

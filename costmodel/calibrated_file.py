@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from costmodel import gpus, measurements
+from costmodel.calibrate import OURS
 from costmodel.calibration import CURVES, Calibration, Curve
 from costmodel.errors import GPUFileError
 from costmodel.gpus import GPU, Measured
@@ -43,10 +44,6 @@ def done(path: Path) -> tuple[str, ...]:
     found = gpus.read(path)
     rates = [key for key, m in found.measured.items() if m.source.startswith(OURS)]
     return (*rates, *found.curves)
-
-
-OURS = "costmodel calibrate"
-"""How the source of a value that was calibrated begins."""
 
 
 def check_same(path: Path, now: Calibration) -> None:

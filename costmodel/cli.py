@@ -144,28 +144,19 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=MEASURED, help="operation (fftconv)")
+    m.add_argument("--op", default="fftconv", choices=(*MEASURED, "long"), help="operation (fftconv)")
     m.add_argument(
         "--model",
         action="append",
         metavar="MODEL",
         help="linear: the layers of this model (see costmodel/models.toml); may be repeated (all)",
     )
-    m.add_argument(
-        "--layer",
-        action="append",
-        default=[],
-        metavar="LAYER",
-        help="linear: only this layer of the models (qkv); repeatable; tables keep their other entries",
-    )
-    m.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=_shape,
-        metavar="NxK",
-        help="linear: this shape (4097x4096), of no model; repeatable",
-    )
+    for name, kind, metavar, what in (
+        ("--layer", str, "LAYER", "only this layer of the models (qkv); tables keep their other entries"),
+        ("--shape", _shape, "NxK", "this shape (4097x4096), of no model"),
+    ):
+        text = f"linear: {what}; repeatable"
+        m.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=text)
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
     m.add_argument(
         "--plan",
@@ -196,22 +187,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _format(c)
 
-    h = commands.add_parser(
-        "report",
-        help="all that is known of a GPU, as one HTML file",
-        description="Write one HTML page without scripts or other files: the GPU's values and their sources, best "
-        "orders, memory floors, thresholds of linear layers, splits of decode attention, and predictions "
-        "beside measurements.",
-        epilog=_EXITS,
-    )
-    h.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    h.add_argument(
-        "--output",
-        metavar="FILE",
-        help="a name that ends in .html or .htm (report-SLUG.html, in this folder)",
-    )
-
-    cli_instruments.add(commands, epilog=_EXITS, formats=render.FORMATS)
+    cli_instruments.add(commands, epilog=_EXITS, formats=render.FORMATS, gpu_help=_GPU_HELP)
     d = commands.add_parser(
         "demo",
         help="the whole path on one page",
@@ -275,16 +251,9 @@ def _predict(options: argparse.Namespace) -> int:
     if options.op == "decode_attention":
         from costmodel import attention_tables
 
-        text = attention_tables.predict(
-            gpu,
-            options.format,
-            batches=options.B,
-            heads=options.Hq,
-            kv_heads=options.Hkv or options.Hq,
-            head_size=options.D,
-            lengths=[options.L or 4096],
-        )
-        print(text)
+        heads = {"heads": options.Hq, "kv_heads": options.Hkv or options.Hq, "head_size": options.D}
+        lengths = [options.L or 4096]
+        print(attention_tables.predict(gpu, options.format, batches=options.B, lengths=lengths, **heads))
         _say(gpu.notes)
         return 0
     if options.op == "conv2d":
@@ -430,12 +399,6 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> int:
-    from costmodel.report import main as report
-
-    return report(options.gpu, output=options.output)
-
-
 def _demo(options: argparse.Namespace) -> int:
     from costmodel.demo import main as demo
 
@@ -449,7 +412,6 @@ _COMMANDS = {
     "thresholds": _thresholds,
     "measurements": _measurements,
     "compare": _compare,
-    "report": _report,
     "demo": _demo,
     **cli_instruments.COMMANDS,
 }

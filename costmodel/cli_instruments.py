@@ -1,4 +1,4 @@
-"""Commands about the instrument itself: calibrating a GPU, the paper's model beside the paper's times."""
+"""More commands of `cli.py`: the report, calibrating a GPU, the paper's model beside the paper's times."""
 
 from __future__ import annotations
 
@@ -7,8 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 
-def add(commands: Any, *, epilog: str, formats: tuple[str, ...]) -> None:
+def add(commands: Any, *, epilog: str, formats: tuple[str, ...], gpu_help: str) -> None:
     """Add these commands to a parser's."""
+    h = commands.add_parser(
+        "report",
+        help="all that is known of a GPU, as one HTML file",
+        description="Write one HTML page without scripts or other files: the GPU's values and their sources, best "
+        "orders, memory floors, thresholds of linear layers, splits of decode attention, and predictions "
+        "beside measurements.",
+        epilog=epilog,
+    )
+    h.add_argument("--gpu", required=True, metavar="GPU", help=gpu_help)
+    h.add_argument(
+        "--output",
+        metavar="FILE",
+        help="a name that ends in .html or .htm (report-SLUG.html, in this folder)",
+    )
+
     k = commands.add_parser(
         "calibrate",
         help="measure this machine's GPU into a GPU file",
@@ -37,6 +52,12 @@ def add(commands: Any, *, epilog: str, formats: tuple[str, ...]) -> None:
     p.add_argument("--format", default="table", choices=formats, help="table, json, csv or md (table)")
 
 
+def _report(options: argparse.Namespace) -> int:
+    from costmodel.report import main as report
+
+    return report(options.gpu, output=options.output)
+
+
 def _calibrate(options: argparse.Namespace) -> int:
     from costmodel.calibrate_command import main
 
@@ -56,4 +77,8 @@ def _published(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"calibrate": _calibrate, "published": _published}
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "report": _report,
+    "calibrate": _calibrate,
+    "published": _published,
+}

@@ -43,13 +43,15 @@ def rates(gpu: GPU | str) -> Rates:
     def ratio(key: str) -> float:
         return float(found.spec[key]) / float(reference.spec[key])
 
+    issue = ratio("sm_count") * ratio("boost_clock_mhz")
     memory, tensor = ratio("memory_bandwidth_bytes_per_s"), ratio("fp16_tensor_flops_per_s")
     return replace(
         H200,
         memory=H200.memory * memory,
         tensor=H200.tensor * tensor,
         direct=H200.direct * tensor,
-        transform=H200.transform * ratio("sm_count") * ratio("boost_clock_mhz"),
+        transform=H200.transform * issue,
+        large_transform=H200.large_transform * issue,
     )
 
 

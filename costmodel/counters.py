@@ -39,7 +39,7 @@ METRICS = {
     "tensor": "sm__inst_executed_pipe_tensor.sum",
     "moves": "sm__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum",
 }
-KERNELS = "regex:fftconv|decode_attention|softmax_fp|gemv_|flat_gemm|full_gemm"
+KERNELS = "regex:fftconv|decode_attention|softmax_fp|gemv_|flat_gemm|full_gemm|group_gemm"
 
 
 @dataclass(frozen=True)

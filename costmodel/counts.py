@@ -81,6 +81,8 @@ class Counts:
     """Whether a worker waits for each of its products: then its own stages do not overlap, only other workers do."""
     capability: str = ""
     """The only compute capability that has the kernel's instructions; empty: all have."""
+    stages: tuple[Counts, ...] = ()
+    """Kernels that run one after the other, if there are several; the figures above are then of all together."""
     arithmetic: str = "half"
     """``"half"``: products on tensor cores. ``"fp32"``: an FFT on CUDA cores, whose flops are its instructions."""
 

@@ -16,9 +16,12 @@ from costmodel import counts as counting
 from costmodel import equation2, kernel_counts, timing, units
 from costmodel.counts import VARIANTS, Counts
 from costmodel.gpus import GPU, load
+from costmodel.long_counts import ON_CHIP
 from monarch import Plan, factor_lists, format_factors
 
 ORDERS = (2, 3, 4)
+LONG_ORDERS = (5, 6)
+"""Orders that only kernels with outer stages have."""
 MODELS = ("measured", "paper")
 PACKINGS = ("auto", "pair", "half", "any", "complex")
 MAX_PER_ORDER = 3
@@ -160,7 +163,7 @@ def plans(
         points = n // 2 if pack == "half" else n
         for order in orders:
             known = kernel_counts.factor_lists(points, order, pack, dtype)
-            lists = [] if dtype == "fp32" else _lists_to_count(points, order)
+            lists = [] if dtype == "fp32" or order in LONG_ORDERS else _lists_to_count(points, order)
             lists = [*lists, *(f for f in known if f not in lists)]
             found = [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
             out += [p for p in found if dtype != "fp32" or _runs(p, capacity_bytes, dtype)]
@@ -276,7 +279,7 @@ def predict(
         raise ValueError("model: the paper's is of products in half precision; accepted with fp32: measured")
     inputs |= {"model": model, "packing": packing}
     chosen = load(gpu)
-    orders = ORDERS if order is None else (order,)
+    orders = (*ORDERS, *(LONG_ORDERS if n > ON_CHIP else ())) if order is None else (order,)
     make = _by_paper if model == "paper" else _by_measurement
     found = sorted(make(inputs, chosen, orders, packing), key=_rank)
     minimum = counting.bytes_minimum(
@@ -320,7 +323,7 @@ def _by_measurement(inputs: dict[str, Any], gpu: GPU, orders: Sequence[int], pac
     ):
         work = _counts(plan, inputs, gpu)
         parts = timing.terms(work, gpu, known)
-        time = timing.combine(parts, timing.overlap(work, gpu, known))
+        time = timing.seconds(work, gpu, known)
         rough.append(Candidate(plan, time, time, time, timing.bound(parts), 0.0, parts, work))
     out = []
     for c in _keep(sorted(rough, key=_rank)):  # an interval costs a dozen evaluations: only for what is shown

@@ -12,7 +12,8 @@ BATCH, CHANNELS = 64, 768
 
 def lines() -> list[str]:
     """Every measured case beside the forward pass and PyTorch's backward."""
-    rows = {(row.case, row.dtype, row.provider): row for row in measurements.read(GPU)}
+    rows = {(row.case, row.dtype, row.provider): row for row in measurements.read(GPU, op=OP)}
+    forwards = {(row.case, row.dtype, row.provider): row for row in measurements.read(GPU, op="fftconv")}
     found = [
         f"One H200, {BATCH} sequences of {CHANNELS} channels; microseconds of GPU time.",
         "",
@@ -20,12 +21,12 @@ def lines() -> list[str]:
         "| error |",
         "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    cases = dict.fromkeys((row.case, row.dtype) for row in rows.values() if row.op == OP and row.ours)
-    for case, dtype in cases:
+    cases = dict.fromkeys((row.case, row.dtype) for row in rows.values() if row.ours)
+    for case, dtype in sorted(cases, key=_order):
         values = measurements.parse_case(OP, case)
         if (values["B"], values["H"]) != (BATCH, CHANNELS):
             continue
-        forward = rows.get((format_case("fftconv", values), dtype, "ours"))
+        forward = forwards.get((format_case("fftconv", values), dtype, "ours"))
         every, prepared, dk = (rows.get((case, dtype, name)) for name in ("ours", "ours:prepared", "ours:dk"))
         torch = rows.get((case, "fp32", "torch"))
         variant = f"{values['variant']}, {dtype}"
@@ -44,6 +45,13 @@ def lines() -> list[str]:
         ]
         found.append("| " + " | ".join(cells) + " |")
     return found
+
+
+def _order(case: tuple[str, str]) -> tuple[bool, str, int]:
+    """Plain cases in fp16 first, then the others by variant; by length."""
+    values = measurements.parse_case(OP, case[0])
+    variant = f"{values['variant']}, {case[1]}"
+    return variant != "plain, fp16", variant, int(values["N"])
 
 
 def _time(row: Row | None) -> str:

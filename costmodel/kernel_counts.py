@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import Any
 
-from costmodel import block_counts, deep_counts, float_counts, group_counts
+from costmodel import block_counts, deep_counts, float_counts, group_counts, long_counts
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
@@ -31,7 +31,15 @@ GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1280: 240, 1536: 240,
 def factor_lists(
     points: int, order: int, packing: str = "pair", dtype: str = "fp16"
 ) -> list[tuple[int, ...]]:
-    """The factor lists of ``points`` complex points and an order that a kernel exists for."""
+    """The factor lists of ``points`` complex points and an order that kernels run, with outer stages or without."""
+    found = fused_lists(points, order, packing, dtype)
+    if packing == "pair" and dtype != "fp32":
+        found += [f for f in long_counts.factor_lists(points, order) if f not in found]
+    return found
+
+
+def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp16") -> list[tuple[int, ...]]:
+    """The factor lists of ``points`` complex points and an order that one kernel runs."""
     known: list[tuple[int, ...]] = []
     if dtype == "fp32":
         known = float_counts.factor_lists(order, packing)
@@ -137,6 +145,10 @@ def kernel_counts(
     if dtype == "fp32":
         return float_counts.kernel_counts(
             plan, batch, channels, gated=variant in GATED, capacity_bytes=capacity_bytes
+        )
+    if plan.factors not in fused_lists(plan.points, plan.order, plan.packing):
+        return long_counts.kernel_counts(
+            plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes, inner=kernel_counts
         )
     if plan.factors in group_counts.shapes(plan.packing):
         return group_counts.kernel_counts(

@@ -118,9 +118,10 @@ def main(
     linear layers, those of ``models`` (by default all; ``layers`` names some of them) with their dispatch tables, or
     ``shapes`` [N, K] without.
     """
-    if op not in (None, "fftconv", "fftconv_gradients", "linear", "decode_attention", "conv2d"):
+    if op not in (None, "fftconv", "long", "fftconv_gradients", "linear", "decode_attention", "conv2d"):
         render.note(
-            f"op: accepted are fftconv, fftconv_gradients, linear, decode_attention and conv2d, got {op!r}"
+            "op: accepted are fftconv, long, fftconv_gradients, linear, decode_attention and conv2d, "
+            f"got {op!r}"
         )
         return 2
     try:
@@ -151,7 +152,7 @@ def main(
         render.note(f"wrote {written} rows to {measurements.path_of(gpu.slug, op)}")
         return 0
     written = 0
-    path = measurements.path_of(gpu.slug, op or "fftconv")
+    path = measurements.path_of(gpu.slug, "fftconv" if op in (None, "long") else op)
     if op == "decode_attention":
         from costmodel.measure_attention import run as attention
 
@@ -164,6 +165,10 @@ def main(
         from costmodel.measure_conv2d import run as convolution_layers
 
         rows = convolution_layers(quick=quick)
+    elif op == "long":
+        from costmodel.measure_long import run as long
+
+        rows = long(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short
@@ -364,8 +369,13 @@ def _measure(case: Case, provider: _Provider, torch: Any, stamp: tuple[str, str]
     return row, provider.bound
 
 
-def time_calls(calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int = REPLAYS) -> list[float]:
-    """Microseconds of GPU time of one call, for each of many replays of a graph of the calls in turn."""
+def time_calls(
+    calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int = REPLAYS, least_us: float = 2000.0
+) -> list[float]:
+    """Microseconds of GPU time of one call, for each of many replays of a graph of the calls in turn.
+
+    A replay lasts at least ``least_us``, or 50 rounds.
+    """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls:
@@ -379,7 +389,7 @@ def time_calls(calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int =
         torch.cuda.synchronize()
         # A replay long enough that the graph's own start does not matter.
         estimate = max(begin.elapsed_time(end) * 1e3 / len(calls), 1.0)
-        rounds = max(1, min(50, math.ceil(2000 / (estimate * len(calls)))))
+        rounds = max(1, min(50, math.ceil(least_us / (estimate * len(calls)))))
         replays = replays if estimate * len(calls) < LONG_US else replays // 2
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):

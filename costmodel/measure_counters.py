@@ -25,7 +25,7 @@ class Case:
 # ---- what is counted -----------------------------------------------------------------------------------------
 CAPACITY_BYTES = 232448
 """Shared memory of a block on an H100 or H200."""
-SMS = 132
+SMS, HOPPER = 132, (9, 0)
 CONVOLUTIONS = (
     ("fused_warp", 1024, (32, 32), 64, 8192, "fp16"),
     ("fused_group", 4096, (64, 64), 64, 2048, "fp16"),
@@ -36,8 +36,13 @@ CONVOLUTIONS = (
 """Family, length, factors (none: the default), sequences, channels and dtype; circular."""
 DECODE = {"batch": 16, "kv_heads": 8, "group": 8, "head_size": 128, "length": 16384}
 SOFTMAX = (131072, 4096)
-PRODUCTS = (("gemv", 1, 32768, 16384), ("flat", 16, 32768, 16384), ("full", 256, 32768, 16384))
-"""Kernel, and x [M, K] times w [N, K]."""
+PRODUCTS = (
+    ("gemv", 1, 32768, 16384),
+    ("flat", 16, 32768, 16384),
+    ("full", 256, 32768, 16384),
+    ("group", 256, 32768, 16384),
+)
+"""Kernel ("group": the full product on warpgroups), and x [M, K] times w [N, K]."""
 
 
 def _plan(n: int, factors: tuple[int, ...], dtype: str) -> Any:
@@ -173,13 +178,17 @@ def _product(impl: str, m: int, n: int, k: int) -> Case:
         from kernels_numba.linear_product import product
         from kernels_numba.linear_settings import default_choice
 
-        return product(default_choice(impl, m, n, k, sm_count=SMS), m, n, k, "fp16")
+        name, capability = ("full", HOPPER) if impl == "group" else (impl, None)
+        return product(default_choice(name, m, n, k, sm_count=SMS, capability=capability), m, n, k, "fp16")
 
     def predicted() -> dict[str, int]:
         from costmodel.linear_counts import of_product
 
-        counted = of_product(made())
-        return {"device_bytes": 2 * (m * k + n * k + m * n), "tensor_instructions": counted.mma_m16n8k16}
+        chosen = made()
+        instructions = of_product(chosen).mma_m16n8k16
+        if impl == "group":  # an instruction is a warp's 16 rows of all columns
+            instructions = instructions * 8 // chosen.spec.columns
+        return {"device_bytes": 2 * (m * k + n * k + m * n), "tensor_instructions": instructions}
 
     def prepare(torch: Any) -> Any:
         from costmodel import measure_linear

@@ -5,67 +5,31 @@ other and overlapped (``Linear(..., overlap=True)``), and so is the vendor's lib
 `costmodel.measure`: a CUDA graph of back-to-back calls with weights rotated through more than L2. Every result is held
 against float64 first, as ``reference.check_linear`` does, and a wrong one ends the run.
 
-The table (``kernels_numba/dispatch/<gpu>/<model>.json``, see ``kernels_numba.linear_dispatch``) names the fastest
-kernel for every M. A measured M stands for the M below it down to the one measured before: time grows with M in steps.
+The table of the fastest kernels is `costmodel.linear_points`'s.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 import math
-import multiprocessing
-import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from costmodel import measure, measurements, render
+from costmodel.compiled import compile_together
 from costmodel.errors import MeasurementError
+from costmodel.linear_points import Point, Timing, entry_of, merged, write_table
 from costmodel.measurements import Row
 from costmodel.models import model
 
 SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-REPLAYS = 9
-GROUP_CANDIDATES = 5
+REPLAYS, LEAST_US = 7, 1000.0
+"""Of one candidate: replays, and how long each lasts at least. Hundreds of candidates take a minute."""
+GROUP_CANDIDATES = 3
 """Settings of the full product on warpgroups that are timed, those with the least rough time."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Microseconds of one candidate: median, 20th and 80th percentile."""
-
-    median: float
-    low: float
-    high: float
-    samples: int
-
-
-@dataclass
-class Point:
-    """All candidates for one layer and M: {overlapped: {Choice: Timing}}; the vendor's library is not overlapped."""
-
-    m: int
-    times: dict[bool, dict[Any, Timing]] = field(default_factory=lambda: {False: {}, True: {}})
-    error: dict[Any, float] = field(default_factory=dict)
-
-    def best(
-        self, *, overlap: bool, impl: str | None = None, vendor: bool = False
-    ) -> tuple[Any, Timing] | None:
-        """The fastest candidate, of one kernel or of all (with or without the vendor's library)."""
-        found = dict(self.times[overlap])
-        if overlap:  # the vendor's library runs as it does
-            found |= {c: t for c, t in self.times[False].items() if c.impl == "vendor"}
-        kept = [
-            (t.median, str(c), c, t)
-            for c, t in found.items()
-            if (impl is None or c.impl == impl) and (vendor or c.impl != "vendor")
-        ]
-        return min(kept)[2:] if kept else None
 
 
 def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
@@ -86,11 +50,7 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
     if m <= (LARGEST_M["flat"] or 0):
         base = default_choice("flat", m, n, k, sm_count=sm_count)
         found.append(base)
-        tiles = (
-            [(2, 4, 2, 8), (3, 4, 2, 8), (2, 2, 2, 16), (6, 2, 2, 8)]
-            if m <= 16
-            else [(2, 4, 2, 8), (3, 2, 3, 8)]
-        )
+        tiles = [(3, 4, 2, 8), (2, 2, 2, 16), (6, 2, 2, 8)] if m <= 16 else [(3, 2, 3, 8)]
         for row_tiles, steps, stages, warps in tiles if m <= 32 else ():
             settings = {"row_tiles": row_tiles, "steps": steps, "stages": stages, "warps": warps}
             found.append(Choice.of("flat", **{**base.options, **settings}))
@@ -149,6 +109,11 @@ def main(
     written = 0
     entries: dict[tuple[int, int], dict[str, Any]] = {}
 
+    pairs = list(shapes)
+    for name in models:
+        pairs += [pair for layer, pair in model(name).linear.items() if not layers or layer in layers]
+    compile_products(candidate_products(dict.fromkeys(pairs), quick, sm_count, torch), torch)
+
     def measured(label: str, n: int, k: int) -> list[Point]:
         nonlocal written
         points = list(sweep(n, k, quick=quick, sm_count=sm_count, torch=torch, label=label))
@@ -168,31 +133,9 @@ def main(
     return written
 
 
-def merged(entries: dict[tuple[int, int], dict[str, Any]], name: str, gpu_name: str) -> list[dict[str, Any]]:
-    """A model's entries, in the order of its layers: those of now, else those of its table, else of any table.
-
-    Only tables that may be used (`linear_dispatch.read_table`) give entries; a layer without one is left out.
-    """
-    from kernels_numba import linear_dispatch
-
-    kept: dict[tuple[int, int], dict[str, Any]] = {}
-    for folder in reversed(linear_dispatch.folders()):
-        for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem == name):
-            try:
-                table = linear_dispatch.read_table(path)
-            except ValueError:
-                continue
-            if table["gpu"] == gpu_name:
-                kept |= {(e["n"], e["k"]): e for e in table["entries"] if e["dtype"] == "fp16"}
-    kept |= entries
-    return [{**kept[pair], "layer": layer} for layer, pair in model(name).linear.items() if pair in kept]
-
-
 def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str) -> Iterator[Point]:
     """Time all candidates of a layer for every M."""
-    sizes = QUICK_SWEEP if quick else SWEEP
-    todo = {m: candidates(m, n, k, sm_count) for m in sizes}
-    _compile(todo, n, k, torch)
+    todo = {m: candidates(m, n, k, sm_count) for m in (QUICK_SWEEP if quick else SWEEP)}
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = max(2, math.ceil(2 * cache / (2 * n * k)) + 1)
     generator = torch.Generator(device="cuda").manual_seed(n + k)
@@ -210,7 +153,7 @@ def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str)
                 y.fill_(math.nan)
                 calls[0]()
                 point.error[choice] = _error(y, exact, allowed, f"{choice} M={m} N={n} K={k}")
-                times = measure.time_calls(calls, torch, replays=REPLAYS)
+                times = measure.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
                 deciles = statistics.quantiles(times, n=10)
                 point.times[overlap][choice] = Timing(
                     statistics.median(times), deciles[1], deciles[7], len(times)
@@ -285,171 +228,28 @@ def rows_of(point: Point, n: int, k: int) -> Iterator[Row]:
             )
 
 
-# ---- the table -----------------------------------------------------------------------------------------------
-def entry_of(layer: str, n: int, k: int, points: list[Point]) -> dict[str, Any]:
-    """The table's entry for a layer."""
-    found: dict[str, Any] = {"layer": layer, "n": n, "k": k, "dtype": "fp16"}
-    for name, first, second in (("m1", "gemv", "flat"), ("m2", "flat", "full")):
-        limit, low, high = threshold(points, first, second)
-        found |= {name: limit, f"{name}_low": low, f"{name}_high": high}
-    for name, vendor, overlap in (
-        ("own", False, False),
-        ("with_vendor", True, False),
-        ("overlapped", False, True),
-        ("overlapped_with_vendor", True, True),
-    ):
-        found[name] = _ranges(points, vendor=vendor, overlap=overlap)
-    found["settings"] = {
-        impl: _settings(points, impl) for impl in ("gemv", "flat", "full") if _settings(points, impl)
-    }
-    return found
-
-
-def threshold(points: list[Point], first: str, second: str) -> tuple[int, int, int]:
-    """From which M on ``second`` is faster than ``first``, and the first M where it may be, and surely is.
-
-    "May be": its 20th percentile is below the other's 80th; "surely": its 80th below the other's 20th. A kernel that
-    does not take so many rows is slower than any that does.
-    """
-
-    def first_m(faster: Callable[[Timing, Timing], bool]) -> int:
-        limit = points[-1].m + 1
-        for point in reversed(points):
-            a, b = (point.best(overlap=False, impl=impl) for impl in (first, second))
-            if a is None and b is None:  # more rows than either takes
-                continue
-            if b is None or (a is not None and not faster(b[1], a[1])):
-                break
-            limit = point.m
-        place = [p.m for p in points].index(limit) if limit <= points[-1].m else len(points)
-        # Nothing was measured between the M before and this one: the change is after the former.
-        return points[place - 1].m + 1 if place else limit
-
-    return (
-        first_m(lambda b, a: b.median < a.median),
-        first_m(lambda b, a: b.low < a.high),
-        first_m(lambda b, a: b.high < a.low),
-    )
-
-
-def _ranges(points: list[Point], *, vendor: bool, overlap: bool) -> list[dict[str, Any]]:
-    """From which M on which choice; each measured M stands for those after the one measured before."""
-    rows: list[dict[str, Any]] = []
-    begin = 1
-    for point in points:
-        best = point.best(overlap=overlap, vendor=vendor)
-        if best is None:
-            continue
-        choice, t = best
-        others = [
-            (other[1].median / t.median - 1, impl)
-            for impl in ("gemv", "flat", "full", "vendor")
-            if impl != choice.impl and (other := point.best(overlap=overlap, impl=impl, vendor=vendor))
-        ]
-        margin, following = min(others, default=(None, None))
-        rows.append(
-            {
-                "m": begin,
-                "impl": choice.impl,
-                "settings": choice.options,
-                "next": following,
-                "margin": None if margin is None else round(margin, 4),
-                "time_us": round(t.median, 3),
-            }
-        )
-        begin = point.m + 1
-    return rows
-
-
-def _settings(points: list[Point], impl: str) -> list[dict[str, Any]]:
-    rows, begin = [], 1
-    for point in points:
-        best = point.best(overlap=False, impl=impl)
-        if best:
-            rows.append({"m": begin, "settings": best[0].options})
-        begin = point.m + 1
-    if rows:
-        rows[0]["m"] = 1
-    return rows
-
-
-def write_table(
-    entries: list[dict[str, Any]], name: str, *, slug: str, gpu_name: str, folder: Path | None = None
-) -> Path:
-    """Write a dispatch table whole or not at all; returns its path."""
-    from kernels_numba import linear_dispatch
-
-    table = {
-        "schema_version": linear_dispatch.SCHEMA,
-        "kernels": linear_dispatch.GENERATION,
-        "gpu": gpu_name,
-        "model": name,
-        "date": datetime.date.today().isoformat(),
-        "commit": measure.commit(),
-        "sha256": linear_dispatch.checksum(entries),
-        "entries": entries,
-    }
-    path = (folder or linear_dispatch.folders()[0]) / slug / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(_compact(table), encoding="utf-8")
-    os.replace(partial, path)
-    linear_dispatch.tables.cache_clear()
-    return path
-
-
-def _compact(table: dict[str, Any]) -> str:
-    """JSON with one row of a list to a line, so that a changed table reads well as a difference."""
-    entries = []
-    for entry in table["entries"]:
-        parts = []
-        for key, value in entry.items():
-            if isinstance(value, list):
-                rows = ",\n    ".join(json.dumps(row) for row in value)
-                parts.append(f'"{key}": [\n    {rows}\n   ]')
-            else:
-                parts.append(f'"{key}": {json.dumps(value)}')
-        entries.append("  {" + ",\n   ".join(parts) + "}")
-    head = "".join(f'"{key}": {json.dumps(value)},\n ' for key, value in table.items() if key != "entries")
-    return "{" + head + '"entries": [\n' + ",\n".join(entries) + "\n ]}\n"
-
-
-def _compile(todo: dict[int, list[Any]], n: int, k: int, torch: Any) -> None:
-    """Machine code of all candidates into the cache."""
+def candidate_products(pairs: Iterable[tuple[int, int]], quick: bool, sm_count: int, torch: Any) -> list[Any]:
+    """All products of the sweeps of layers [N, K]."""
     from kernels_numba.linear_product import product
 
     modes = (False, True) if torch.cuda.get_device_capability(0) >= (9, 0) else (False,)
-    compile_products(
-        [
-            product(choice, m, n, k, "fp16", overlap=overlap)
-            for m, choices in todo.items()
-            for choice in choices
-            if choice.impl != "vendor"
-            for overlap in modes
-        ],
-        torch,
-    )
+    return [
+        product(choice, m, n, k, "fp16", overlap=overlap)
+        for n, k in pairs
+        for m in (QUICK_SWEEP if quick else SWEEP)
+        for choice in candidates(m, n, k, sm_count)
+        if choice.impl != "vendor"
+        for overlap in modes
+    ]
 
 
 def compile_products(products: list[Any], torch: Any) -> None:
-    """Machine code of the kernels of products into the cache, by several processes."""
+    """Machine code of the kernels of products, and of what realigns their operands, into the cache, side by side."""
+    from kernels_numba import linear_realign
+
     specs = {made.spec: made.family.__name__ for made in products}
-    compile_together([(family, spec) for spec, family in specs.items()], torch)
-
-
-def compile_together(kernels: list[tuple[str, Any]], torch: Any) -> None:
-    """Machine code of kernels (family module, spec) into the cache, by several processes."""
-    capability = torch.cuda.get_device_capability(0)
-    work = [(family, spec, capability) for family, spec in kernels]
-    workers = max(1, min(16, os.cpu_count() or 1, len(work)))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile_one, work, chunksize=1))
-
-
-def _compile_one(job: tuple[str, Any, tuple[int, int]]) -> None:
-    import importlib
-
-    from kernels_numba import launch
-
-    family, spec, capability = job
-    launch.machine_code(importlib.import_module(family), spec, capability)
+    for made in products:
+        if made.shift_x or made.copy_w:
+            spec = linear_realign.Spec(made.spec.dtype, overlap=getattr(made.spec, "overlap", False))
+            specs[spec] = linear_realign.__name__
+    compile_together([(family, spec) for spec, family in specs.items()], torch.cuda.get_device_capability(0))

@@ -1,4 +1,4 @@
-"""The measured tables of ``README.md`` and ``docs/kernels.md``: ``python -m costmodel.speed_report --write``.
+"""The measured tables of the documents: ``python -m costmodel.speed_report --write``.
 
 Without ``--write`` it says which tables differ from the measurements, and exits with 1 if one does. A table stands
 between two comments, ``<!-- name: begin -->`` and ``<!-- name: end -->``; text that is no figure (what binds a length)
@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from costmodel import compare, compare_linear, decode_attention, gradient_report, measurements, render
+from costmodel import (
+    compare,
+    compare_linear,
+    decode_attention,
+    gradient_report,
+    long_report,
+    measurements,
+    render,
+)
 from costmodel.gpus import load
 from costmodel.measurements import Row
 
@@ -163,6 +171,7 @@ TABLES = (
     Table("docs/kernels.md", "what-binds", binds),
     Table("docs/kernels.md", "variants", lambda _: variants()),
     Table("docs/gradients.md", "gradient-speed", lambda _: gradient_report.lines()),
+    Table("docs/long.md", "long-measured", lambda _: long_report.tables()),
 )
 
 

@@ -138,7 +138,10 @@ def onchip_factors(counts: Counts) -> tuple[str, str]:
 
 
 def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
-    """Seconds per resource, each as if it were alone."""
+    """Seconds per resource, each as if it were alone; of several kernels together, if there are."""
+    if counts.stages:
+        each = [terms(stage, gpu, inputs) for stage in counts.stages]
+        return {key: sum(part[key] for part in each) for key in each[0]}
     v = {key: i.value for key, i in inputs.items()}
     sm_count = int(gpu.spec["sm_count"])
     resident = resident_blocks(counts, gpu)
@@ -179,7 +182,9 @@ def overlap(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
 
 
 def seconds(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
-    """The model's time for one call."""
+    """The model's time for one call: of each kernel, where one runs after the other."""
+    if counts.stages:
+        return sum(seconds(stage, gpu, inputs) for stage in counts.stages)
     return combine(terms(counts, gpu, inputs), overlap(counts, gpu, inputs))
 
 
@@ -226,6 +231,11 @@ _WORK = {
 
 def explain(counts: Counts, gpu: GPU) -> str:
     """Term by term: work / (rate x fraction) = time, then the combination, ending in one plain sentence."""
+    if counts.stages:
+        total, low, high = time_with_interval(counts, gpu)
+        each = [f"Kernel {i}, {s.source}\n{explain(s, gpu)}" for i, s in enumerate(counts.stages, start=1)]
+        between = units.microseconds_between(low * 1e6, high * 1e6)
+        return "\n".join([*each, f"{len(each)} kernels, one after the other: {_us(total)} ({between})."])
     known = inputs_of(gpu)
     parts = terms(counts, gpu, known)
     resident = resident_blocks(counts, gpu)

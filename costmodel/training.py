@@ -122,7 +122,7 @@ def runs(slug: str, *, folder: Path | None = None) -> dict[str, Any]:
     if not path.exists():
         return {}
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    for key in ("settings", "where", "torch", "runs"):
+    for key in ("settings", "where", "torch", "commit", "runs"):
         if key not in found:
             raise MeasurementError(f"{path}: {key} is missing")
     return found

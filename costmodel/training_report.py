@@ -103,8 +103,8 @@ def _layers(both: list[tuple[OperatorRow, OperatorRow]]) -> list[str]:
         f"Layers of width {first.D} under autocast to {first.dtype}, {first.date}: forward and backward pass, memory",
         "at its peak beyond inputs and parameters, and the largest batch that ran.",
         "",
-        "| layer | B | L | ms | torch.fft ms | faster | MiB | torch.fft MiB | less | largest B | torch.fft |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| layer | B | L | ms | torch.fft ms | faster | MiB | torch.fft MiB | less | largest B | torch.fft | commit |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for ours, other in both:
         cells = [
@@ -119,6 +119,7 @@ def _layers(both: list[tuple[OperatorRow, OperatorRow]]) -> list[str]:
             f"{other.step_bytes / ours.step_bytes:.2f}x",
             ours.largest_batch or "-",
             other.largest_batch or "-",
+            ours.commit + (f": {ours.note}" if ours.note else ""),
         ]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return lines
@@ -143,11 +144,12 @@ def _run(runs: dict[str, Any]) -> list[str]:
         for name in training.CONVOLUTIONS
     }
     between, spread = seed_noise(runs)
+    how = "each a CUDA graph" if all(r.get("graph") for r in runs["runs"]) else "launched one by one"
     lines = [
         f"A Hyena language model ({settings['layers']} layers of width {settings['width']}, {settings['dtype']},",
         f"{settings['length']} bytes, batch {settings['batch']}, {settings['steps']} steps,",
-        f"each a CUDA graph) on {runs['where']}: {speed['fused'] / 1e3:.0f} thousand tokens/s by `monarch.torch`, "
-        f"{speed['torch'] / 1e3:.0f} by `torch.fft` ({speed['fused'] / speed['torch']:.2f}x).",
+        f"{how}) on {runs['where']}, commit {runs['commit']}: {speed['fused'] / 1e3:.0f} thousand tokens/s by",
+        f"`monarch.torch`, {speed['torch'] / 1e3:.0f} by `torch.fft` ({speed['fused'] / speed['torch']:.2f}x).",
         "",
         "| convolution | seed | first loss | last ten | held out | tokens/s |",
         "|---|---:|---:|---:|---:|---:|",
@@ -157,6 +159,12 @@ def _run(runs: dict[str, Any]) -> list[str]:
             f"| {r['convolution']} | {r['seed']} | {r['first_loss']:.3f} | {r['last_loss']:.3f} | "
             f"{r['held_out_loss']:.3f} | {r['tokens_per_s']:.0f} |"
         )
+    if len({r["seed"] for r in runs["runs"]}) == 1:
+        return [
+            *lines,
+            "",
+            f"The held-out losses of the two convolutions differ by {between:.3f}. A second seed was not run.",
+        ]
     lines += [
         "",
         f"At one seed the held-out losses of the two convolutions differ by at most {between:.3f}, those of two seeds",

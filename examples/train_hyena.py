@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from costmodel.measure import commit
 from monarch.torch import fftconv, torch_fftconv
 from monarch.torch.operators import Convolve, Hyena, Short, short_conv
 
@@ -287,6 +288,7 @@ def run(settings: Settings, seeds: int, output: Path) -> dict[str, Any]:
         },
         "where": torch.cuda.get_device_name() if on_gpu else "CPU",
         "torch": torch.__version__,
+        "commit": commit(),
         "runs": runs,
     }
     output.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,9 @@ from kernels_numba.fftconv import FFTConv, HostCopyWarning, fftconv
 from kernels_numba.fftconv_gradients import FFTConvGradients, fftconv_gradients
 from kernels_numba.linear import Linear, explain_linear, flat_gemm, full_gemm, gemv, linear
 from kernels_numba.softmax import softmax
+from kernels_numba.sparse_convolution import sparse_fftconv
 from kernels_numba.spectrum import Spectrum, prepare_filter
+from kernels_numba.stream import FFTConvStream, partial_fftconv
 from kernels_numba.tile.counters import Counters
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Device",
     "FFTConv",
     "FFTConvGradients",
+    "FFTConvStream",
     "HostCopyWarning",
     "Linear",
     "Spectrum",
@@ -63,6 +66,8 @@ __all__ = [
     "full_gemm",
     "gemv",
     "linear",
+    "partial_fftconv",
     "prepare_filter",
     "softmax",
+    "sparse_fftconv",
 ]

@@ -72,6 +72,8 @@ class Spec:
     ring: int = 2
     tables_shared: bool = False
     """The outer twiddles are kept in shared memory, not read through the caches."""
+    windows: bool = False
+    """Sequences are overlapping windows of one row."""
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
 
@@ -137,6 +139,7 @@ class Spec:
             f"{self.n1}x{self.n2}x{self.n3}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         )
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
+        guard += "_windows" if self.windows else ""
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------

@@ -40,6 +40,15 @@ def _open_folder(folder: Path) -> Path:
     return folder
 
 
+def has(key: str, folder: Path | None = None) -> bool:
+    """Whether the code for ``key`` is on disk, whole."""
+    return _read(_path(key, folder or cache_folder())) is not None
+
+
+def _path(key: str, folder: Path) -> Path:
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
+
+
 def fetch(key: str, build: Callable[[], tuple[bytes, str]], folder: Path | None = None) -> tuple[bytes, str]:
     """Code and entry point for ``key``, from disk or from ``build()`` (and then onto disk).
 
@@ -47,7 +56,7 @@ def fetch(key: str, build: Callable[[], tuple[bytes, str]], folder: Path | None 
     others.
     """
     where = _open_folder(folder or cache_folder())
-    path = where / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
+    path = _path(key, where)
     found = _read(path)
     if found is not None:
         return found

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.conv2d_dispatch import Explanation, explain
 from kernels_numba.conv2d_geometry import Geometry, pair
-from kernels_numba.conv2d_plan import Alignment, Plan
+from kernels_numba.conv2d_plan import Plan
+from kernels_numba.conv2d_steps import Alignment
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.tile.counters import Counters
@@ -95,9 +96,7 @@ def conv2d(
             ``memory`` does not suffice (the message says what would). Nothing has been allocated then.
         LaunchError: the GPU refused a kernel, or an earlier kernel failed.
     """
-    geometry = Geometry.of(
-        _shape(x, "x"), _shape(w, "w"), stride=stride, padding=padding, dilation=dilation, groups=groups
-    )
+    geometry = _layer(_shape(x, "x"), _shape(w, "w"), stride, padding, dilation, groups)
     arrays = {"x": x, "w": w}
     return _run(geometry, "forward", arrays, geometry.y_shape, impl, tile, memory, out, keep)
 
@@ -125,7 +124,7 @@ def conv2d_input_gradient(
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or groups < 1:
         raise ValueError(f"groups: expected a whole number, at least 1; got {groups!r}")
     x_shape = (shape[0], taps[1] * int(groups), *size)
-    geometry = Geometry.of(x_shape, taps, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    geometry = _layer(x_shape, taps, stride, padding, dilation, groups)
     return _run(geometry, "input_gradient", {"dy": dy, "w": w}, x_shape, impl, tile, memory, out, None)
 
 
@@ -155,7 +154,7 @@ def conv2d_weight_gradient(
     if x_shape[1] % groups:
         raise ValueError(f"x: expected C divisible by groups={groups}; got C={x_shape[1]}")
     w_shape = (dy_shape[1], x_shape[1] // int(groups), *pair(kernel_size, "kernel_size", "kh and kw of w"))
-    geometry = Geometry.of(x_shape, w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    geometry = _layer(x_shape, w_shape, stride, padding, dilation, groups)
     return _run(geometry, "weight_gradient", {"x": x, "dy": dy}, w_shape, impl, tile, memory, out, keep)
 
 
@@ -200,6 +199,22 @@ def conv2d_cpu(
 
 
 # ---- arguments -----------------------------------------------------------------------------------------------
+_layers: dict[tuple, Geometry] = {}
+
+
+def _layer(x: tuple[int, ...], w: tuple[int, ...], *settings: Any) -> Geometry:
+    """The layer, checked once for the same arguments: their text tells 1 from True and 1.0."""
+    key = (x, w, repr(settings))
+    found = _layers.get(key)
+    if found is None:
+        names = ("stride", "padding", "dilation", "groups")
+        found = Geometry.of(x, w, **dict(zip(names, settings, strict=True)))
+        if len(_layers) > 1024:
+            _layers.clear()
+        _layers[key] = found
+    return found
+
+
 def _shape(x: Any, name: str) -> tuple[int, ...]:
     adapter_of(x, name)
     shape = tuple(int(n) for n in x.shape)

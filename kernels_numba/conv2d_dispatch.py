@@ -9,10 +9,12 @@ tile.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from kernels_numba import map_transform
 from kernels_numba.conv2d_geometry import Geometry, Pair
-from kernels_numba.conv2d_plan import PASSES, Plan, Source, candidates
+from kernels_numba.conv2d_plan import PASSES, Plan, candidates
+from kernels_numba.conv2d_steps import Source
 from kernels_numba.conv2d_tiles import Axis
 from kernels_numba.device import LARGEST_SHARED_BYTES
 
@@ -32,10 +34,19 @@ class Rates:
     launch: float
     """Seconds of a launch beside its work."""
     transform: float
-    """Points that the transforms of all warps make, bytes aside."""
+    """Points that transforms make, bytes aside, of tiles of at most 1024 samples,"""
+    large_transform: float
+    """and of larger ones, of which an SM holds fewer."""
 
 
-H200 = Rates(memory=3.0e12, tensor=3.0e14, direct=3.3e14, launch=3e-6, transform=1.6e12)
+H200 = Rates(
+    memory=3.4e12, tensor=2.75e14, direct=4.4e14, launch=3e-6, transform=4.4e11, large_transform=2.3e11
+)
+SMALL_TILE = 1024
+DIRECT_PASSES = {"forward": 1.0, "input_gradient": 1.2, "weight_gradient": 1.4}
+"""How much longer the direct library takes for each pass."""
+SECTOR = 32
+"""Bytes that device memory moves at least."""
 
 
 def rates_for(sm_count: int | None) -> Rates:
@@ -47,6 +58,7 @@ def rates_for(sm_count: int | None) -> Rates:
         tensor=H200.tensor * share,
         direct=H200.direct * share,
         transform=H200.transform * share,
+        large_transform=H200.large_transform * share,
     )
 
 
@@ -58,12 +70,14 @@ class Cost:
     bytes: int
     flops: int
     points: int = 0
+    large: bool = False
+    """Points of a large tile."""
 
     def _terms(self, rates: Rates) -> dict[str, float]:
         return {
             "device memory": self.bytes / rates.memory,
             "tensor cores": self.flops / rates.tensor,
-            "transforms": self.points / rates.transform,
+            "transforms": self.points / (rates.large_transform if self.large else rates.transform),
         }
 
     def seconds(self, rates: Rates) -> float:
@@ -86,17 +100,22 @@ def costs(plan: Plan) -> list[Cost]:
         "weight_gradient": lambda: [plan.source_dy(images), plan.source_x(images)],
     }[plan.which]()
     found = []
+    large = plan.tile[0] * plan.tile[1] > SMALL_TILE
     for name, source in zip("AB", sources, strict=True):
         stored = source.images * source.groups * source.channels * source.shape[0] * source.shape[1]
-        found.append(Cost(f"transform of {source.name}", 2 * stored + 4 * words[name], 0, words[name]))
+        moved = 2 * stored + 4 * words[name]
+        found.append(Cost(f"transform of {source.name}", moved, 0, words[name], large))
     inputs, outputs = geometry.inputs, geometry.outputs
     products = plan.points * images * plan.tiles * geometry.groups * inputs * outputs
     found.append(Cost("product", 4 * sum(words.values()), 8 * products))
     result = {"forward": geometry.y_shape, "input_gradient": geometry.x_shape}.get(
         plan.which, geometry.w_shape
     )
-    size = result[0] * result[1] * result[2] * result[3]
-    found.append(Cost("inverse transform", 4 * words["P"] + 2 * size, 0, words["P"]))
+    stored = 2 * prod(result)
+    if plan.which != "weight_gradient" and plan.across.count > 1:
+        # Two tiles side by side write parts of the same sectors, at different times.
+        stored += stored * SECTOR // (2 * plan.across.step)
+    found.append(Cost("inverse transform", 4 * words["P"] + stored, 0, words["P"], large))
     return found
 
 
@@ -106,11 +125,18 @@ def seconds(plan: Plan, rates: Rates) -> float:
     return sum(cost.seconds(rates) for cost in costs(plan)) + extra
 
 
-def direct_seconds(geometry: Geometry, rates: Rates) -> float:
-    """Time of a pass by the direct library, the same for all three."""
-    arrays = (geometry.x_shape, geometry.w_shape, geometry.y_shape)
-    nbytes = 2 * sum(s[0] * s[1] * s[2] * s[3] for s in arrays)
-    return max(nbytes / rates.memory, geometry.flops / rates.direct) + rates.launch
+def direct_seconds(geometry: Geometry, rates: Rates, which: str = "forward") -> float:
+    """Time of a pass by the direct library.
+
+    Its kernels want channels last: images of channels first are copied there and back. They fill up channels of the
+    input to 32 in a group and those of the result to 64.
+    """
+    x, w, y = (2 * prod(shape) for shape in (geometry.x_shape, geometry.w_shape, geometry.y_shape))
+    waste = 1.0
+    for channels, unit in ((geometry.inputs, 32), (geometry.outputs, 64)):
+        waste *= -(-channels // unit) * unit / channels
+    work = max((x + w + y) / rates.memory, waste * DIRECT_PASSES[which] * geometry.flops / rates.direct)
+    return work + 2 * (x + y) / rates.memory + rates.launch
 
 
 def plans(
@@ -232,7 +258,7 @@ def explain(
     if which not in PASSES:
         raise ValueError(f"which: expected one of {', '.join(PASSES)}; got {which!r}")
     rates = rates or rates_for(sm_count)
-    direct_us = 1e6 * direct_seconds(geometry, rates)
+    direct_us = 1e6 * direct_seconds(geometry, rates, which)
     try:
         found = plans(geometry, which, dtype, tile=tile, memory=memory, shared_limit=shared_limit)
     except ValueError as error:

@@ -17,12 +17,12 @@ A :class:`Plan` says how large everything is before anything is allocated; image
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from types import ModuleType
+from functools import cached_property, lru_cache
 from typing import Any
 
 from kernels_numba import map_inverse, map_operands, map_transform, spectral_gradient, spectral_product
 from kernels_numba.conv2d_geometry import Geometry, Pair
+from kernels_numba.conv2d_steps import WHOLE, Alignment, Constants, Ref, Source, Step, padded
 from kernels_numba.conv2d_tiles import Axis, axes
 from kernels_numba.map_operands import FILTER, SIGNAL
 
@@ -35,89 +35,6 @@ PRODUCT_COLUMNS: dict[int, tuple[Pair, ...]] = {
     64: ((96, 48), (64, 32), (32, 32), (16, 16)),
 }
 """By rows of a block's tile of a product, columns of it and of a warp's; two warps at least."""
-
-
-def padded(channels: int) -> int:
-    """Channels of a group in a spectrum: a multiple of four, so that they can be copied 16 bytes at a time."""
-    return -(-channels // 4) * 4
-
-
-@dataclass(frozen=True)
-class Ref:
-    """An argument that is an array: its name, and the element (of the kind the kernel takes) where it begins."""
-
-    name: str
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Constants:
-    """An argument that is an array of constants."""
-
-    make: Any
-    key: tuple
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launch."""
-
-    family: ModuleType
-    spec: Any
-    grid: int
-    values: dict[str, Any]
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """The kernel's arguments in its order."""
-        return tuple(self.values[name] for name in self.family.ARGUMENTS)
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """What is known of the arrays: how many neighbouring halves of each begin at a multiple of their size."""
-
-    x: int = 8
-    w: int = 8
-    y: int = 8
-
-
-@dataclass(frozen=True)
-class Source:
-    """Maps that are transformed: [images, channels of all groups, height, width], perhaps spread out, in tiles."""
-
-    name: str
-    shape: Pair
-    """Rows and columns as they are stored."""
-    spread: Pair
-    images: int
-    per_group: int
-    """Images that follow each other ``image_stride`` apart; then comes the next group of them."""
-    group_stride: int
-    image_stride: int
-    channel_stride: int
-    groups: int
-    channels: int
-    """Of a group."""
-    first: Pair
-    extent: Pair
-    tiles: Pair
-    kind: str
-
-    @property
-    def dense(self) -> Pair:
-        """Rows and columns with the zeros between samples."""
-        return tuple((n - 1) * s + 1 for n, s in zip(self.shape, self.spread, strict=True))  # type: ignore[return-value]
-
-    @property
-    def rows(self) -> int:
-        """Rows m of the spectrum: images times tiles."""
-        return self.images * self.tiles[0] * self.tiles[1]
-
-    @property
-    def slots(self) -> int:
-        """Channels of the spectrum."""
-        return self.groups * padded(self.channels)
 
 
 @dataclass(frozen=True)
@@ -156,16 +73,7 @@ class Plan:
 
     def words(self, images: int) -> dict[str, int]:
         """Words of each spectrum for a number of images, by name: of the operands "A" and "B", of the product "P"."""
-        g = self.geometry
-        inputs, outputs = padded(g.inputs), padded(g.outputs)
-        rows = images * self.tiles * g.groups
-        if self.which == "forward":
-            sizes = rows * inputs, g.w_shape[0] * inputs, rows * outputs
-        elif self.which == "input_gradient":
-            sizes = rows * outputs, g.x_shape[1] * outputs, rows * inputs
-        else:
-            sizes = rows * outputs, rows * inputs, g.w_shape[0] * inputs
-        return {name: self.points * size for name, size in zip("ABP", sizes, strict=True)}
+        return dict(zip("ABP", _words(self, images), strict=True))
 
     @property
     def bytes(self) -> int:
@@ -253,7 +161,7 @@ class Plan:
         return found
 
     def _blocks(self, halves: int) -> int:
-        """Blocks of eight warps per SM that the compiler leaves registers for: as many as do without spills."""
+        """Blocks of eight warps per SM that the compiler leaves registers for; a few spills weigh less than one."""
         if self.tile[0] * self.tile[1] > 1024:
             return 1
         return 3 if halves > 1 else 2
@@ -383,7 +291,7 @@ class Plan:
         per_block = self._channels(slots, constants)
         spec = map_inverse.Spec(
             rows, columns, self.dtype, wanted_rows, wanted_columns, halves, apart, per_block,
-            warps=min(8, per_block), blocks=self._blocks(1),
+            warps=min(8, per_block), blocks=self._blocks(2),
         )  # fmt: skip
         key = (rows, columns, spec.slices, (wanted_rows, wanted_columns), skip, self.dtype)
         blocks, maps = -(-slots // per_block), images * tiles[0] * tiles[1]
@@ -411,7 +319,7 @@ class Plan:
         )
         return Step(map_inverse, spec, maps * blocks, values)
 
-    def steps(self, aligned: Alignment = Alignment(), *, kept_x: bool = False) -> list[Step]:
+    def steps(self, aligned: Alignment = WHOLE, *, kept_x: bool = False) -> list[Step]:
         """All launches; ``kept_x``: the spectrum of x is there already (in "B" of the gradient of the weights)."""
         total = self.geometry.x_shape[0]
         if self.which == "weight_gradient":
@@ -430,6 +338,21 @@ class Plan:
                 self.inverse(images, far, start),
             ]
         return made
+
+
+@lru_cache(maxsize=4096)
+def _words(plan: Plan, images: int) -> tuple[int, int, int]:
+    g = plan.geometry
+    inputs, outputs = padded(g.inputs), padded(g.outputs)
+    rows = images * plan.tiles * g.groups
+    if plan.which == "forward":
+        sizes = rows * inputs, g.w_shape[0] * inputs, rows * outputs
+    elif plan.which == "input_gradient":
+        sizes = rows * outputs, g.x_shape[1] * outputs, rows * inputs
+    else:
+        sizes = rows * outputs, rows * inputs, g.w_shape[0] * inputs
+    first, second, product = (plan.points * size for size in sizes)
+    return first, second, product
 
 
 def candidates(geometry: Geometry, which: str) -> list[tuple[Axis, Axis]]:

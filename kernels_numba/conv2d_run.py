@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.conv2d_plan import Constants, Plan, Ref, Step
+from kernels_numba.conv2d_plan import Plan
+from kernels_numba.conv2d_steps import Constants, Ref, Step
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 

@@ -115,6 +115,11 @@ def _find(plan: Plan, dtype: str) -> ModuleType | None:
     return next((f for f in families(dtype) if plan.factors in f.PACKINGS.get(plan.packing, ())), None)
 
 
+def is_fused(plan: Plan, dtype: str = "fp16") -> bool:
+    """Whether one kernel runs a plan."""
+    return _find(plan, dtype) is not None
+
+
 def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:
     """The family that runs a plan on sequences of a dtype. Raises ``ValueError`` if there is none, saying what is."""
     family = _find(plan, dtype)

@@ -54,6 +54,7 @@ def fftconv(
     postgate: Any = None,
     plan: Plan | None = None,
     products: str | None = None,
+    tile: int | str | None = "auto",
     out: Any = None,
 ) -> Any:
     """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
@@ -66,12 +67,14 @@ def fftconv(
             :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
-            else what `monarch.convolution_length` says, at most 65536, in fp32 32768.
+            else what `monarch.convolution_length` says, at most 2^24, in fp32 32768.
         pregate: gate on the input, shaped and typed as ``u`` (not for complex sequences).
         postgate: gate on the output, shaped and typed as ``u``.
         plan: a plan of `kernels_numba.families`; by default the one measured fastest.
         products: "fp16" or "bf16" for fp32 sequences whose products are of halves: inputs are rounded to that type, and
             results are of its accuracy, stored as fp32. By default the type of the sequences.
+        tile: causal convolutions with a short filter can be done in tiles of so many samples (`partial_fftconv`); None
+            for the whole at once. "auto": what `partial_choice.choose_tile` says, which also says why.
         out: where to put the result, shaped and typed as ``u`` (``u`` itself is allowed).
 
     Returns:
@@ -102,6 +105,11 @@ def fftconv(
             )
         spectrum = k
     else:
+        tiled = _tile_of(u, k, mode, dtype, tile) if plan is None and products in (None, dtype) else None
+        if tiled is not None:
+            from kernels_numba.stream import partial_fftconv
+
+            return partial_fftconv(u, k, tile=tiled, pregate=pregate, postgate=postgate, out=out)
         spectrum = prepare_filter(
             k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels, products=products
         )
@@ -115,13 +123,28 @@ class FFTConv:
     Args:
         spectrum: the filter, from :func:`prepare_filter`.
         batch: B.
+        workspace: bytes that a long transform may allocate for its intermediate, by default 512 MiB; one that fits on
+            chip needs none.
 
     A call checks its arrays, allocates the output unless ``out`` is given, and nothing else. On a GPU it runs
     on the caller's current stream and can be captured in a CUDA graph (after one call outside, which
     compiles).
     """
 
-    def __init__(self, spectrum: Spectrum, *, batch: int) -> None:
+    def __new__(cls, spectrum: Spectrum, *, batch: int, workspace: int | None = None) -> FFTConv:
+        """For a spectrum of a long plan a `long_conv.LongFFTConv`, which is one."""
+        if cls is FFTConv and getattr(spectrum, "outer", False):
+            from kernels_numba.long_conv import LongFFTConv
+
+            cls = LongFFTConv
+        return object.__new__(cls)
+
+    def __init__(self, spectrum: Spectrum, *, batch: int, workspace: int | None = None) -> None:
+        self._prepare(spectrum, batch)
+        self.family = family_of(spectrum.plan, spectrum.products)
+
+    def _prepare(self, spectrum: Spectrum, batch: int) -> None:
+        """Check the arguments; what all convolutions know."""
         if not isinstance(spectrum, Spectrum):
             raise TypeError(
                 f"spectrum: expected what prepare_filter makes, got {type(spectrum).__name__}; "
@@ -130,7 +153,6 @@ class FFTConv:
         if not isinstance(batch, (int, np.integer)) or batch < 1:
             raise ValueError(f"batch: expected a whole number of sequences, at least one; got {batch!r}")
         self.spectrum = spectrum
-        self.family = family_of(spectrum.plan, spectrum.products)
         self.scaled = spectrum.scaled
         self.shape = (batch, spectrum.channels, spectrum.length)
         self.complex = spectrum.dtype == "complex64"
@@ -216,9 +238,7 @@ class FFTConv:
         """The kernel this convolution runs, on a device, for arrays whose addresses end in ``low_bits``."""
         limit = where.shared_bytes_per_block if where else None
         batch, _, length = self.shape
-        nbytes = ELEMENT_TYPES[self.spectrum.dtype].itemsize // (2 if self.complex else 1)
-        numbers = self._scalars[-1]
-        halves = next(v for v in (8, 4, 2, 1) if numbers % v == 0 and low_bits % (nbytes * v) == 0)
+        halves = self._halves(low_bits)
         plan, products = self.spectrum.plan, self.spectrum.products
         spec = self.family.make_spec(
             plan,
@@ -231,6 +251,12 @@ class FFTConv:
             **({"shared_limit": limit} if limit else {}),
         )
         return spec if products == self.spectrum.dtype or self.complex else replace(spec, sequences="fp32")
+
+    def _halves(self, low_bits: int) -> int:
+        """Elements of an access, for arrays whose addresses end in ``low_bits``."""
+        nbytes = ELEMENT_TYPES[self.spectrum.dtype].itemsize // (2 if self.complex else 1)
+        numbers = self._scalars[-1]
+        return next(v for v in (8, 4, 2, 1) if numbers % v == 0 and low_bits % (nbytes * v) == 0)
 
     def grid(self, workers: int, blocks: int) -> tuple[int, int]:
         """(grid, items per worker) with ``workers`` in a block: at most ``blocks`` blocks, work spread evenly."""
@@ -374,6 +400,20 @@ def _shape_of(u: Any) -> tuple[int, int, int]:
             f"u: expected sequences [B, H, L] or [H, L] with B, H, L >= 1, got shape {tuple(u.shape)}"
         )
     return shape
+
+
+def _tile_of(u: Any, k: Any, mode: str, dtype: str, tile: int | str | None) -> int | None:
+    """The tile that was asked for, or that is best; None for the whole at once."""
+    if mode != "causal" or tile is None:
+        return None
+    if tile != "auto":
+        return int(tile)
+    taps = tuple(getattr(k, "shape", ()))[-1:]
+    if not taps or taps[0] < 1 or len(u.shape) != 3:  # what is wrong is said where filters are prepared
+        return None
+    from kernels_numba.partial_choice import choose_tile
+
+    return choose_tile(u.shape[-1], int(taps[0]), dtype)[0]
 
 
 def _bits(x: Any) -> NDArray:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from kernels_numba import filter_gradient, filter_transform, gradient_families, gradient_jobs
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
-from kernels_numba.spectrum import places_of_taps, points_needed
+from kernels_numba.plan_choice import points_needed
+from kernels_numba.spectrum import places_of_taps
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import ELEMENT_TYPES, STORAGE_TYPES
 from monarch import Plan

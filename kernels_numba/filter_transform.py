@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -277,24 +278,28 @@ def family(spec: Spec) -> Any:
 
 
 # ---- tables --------------------------------------------------------------------------------------------------
+def starts_of(n: int) -> tuple[int, ...]:
+    """Where each pass's twiddles begin in the table of `tables`."""
+    radices = factors_of(n)
+    sizes = [2 * (r + r % 2) * (n // prod(radices[: i + 1])) for i, r in enumerate(radices)]
+    return tuple(sum(sizes[:i]) for i in range(len(sizes)))
+
+
 @lru_cache(maxsize=32)
 def tables(n: int, dtype: str) -> tuple[NDArray, tuple[int, ...]]:
     """Twiddles of all passes over N points, as `float_spec.tables` but for the last pass too; where each begins.
 
     In the type that spectra of ``dtype`` are computed in.
     """
-    parts, starts = [], []
-    step, at = n, 0
+    parts, step = [], n
     for r in factors_of(n):
         step //= r
         w = np.exp(-2j * np.pi * np.outer(np.arange(r + r % 2), np.arange(step)) / (r * step))
         parts.append(w.reshape(-1, 2, step).transpose(0, 2, 1).reshape(-1))
-        starts.append(at)
-        at += 2 * parts[-1].size
     found = np.concatenate(parts)
     found = found.view(np.float64) if dtype == "fp32" else found.astype(np.complex64).view(np.float32)
     found.setflags(write=False)
-    return found, tuple(starts)
+    return found, starts_of(n)
 
 
 def numbers(n: int, targets: NDArray[np.intp], sources: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -340,7 +345,7 @@ def jobs(
     found = []
     inner = "fp32" if dtype == "fp32" else "fp16"  # fp16 and bf16 differ in the last kernel only
     step = n
-    _, starts = tables(n, dtype)
+    starts = starts_of(n)
     for i, radix in enumerate(factors_of(n)):
         step //= radix
         butterflies = rows * (n // radix)

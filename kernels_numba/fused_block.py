@@ -44,11 +44,13 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
     Arguments of the kernel: as `fused_warp.build`, with the outer twiddles ``tables`` after the constants; items are
-    dealt to blocks, ``per_block`` each.
+    dealt to blocks, ``per_block`` each. With ``spec.windows`` sequences are windows of one row for each channel, which
+    begin ``channels`` samples apart and give as many outputs; rows have ``length`` samples (see `windows.py`).
     """
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, in_shared = spec.pregate, spec.postgate, spec.tables_shared
+    windows = spec.windows
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
@@ -82,14 +84,8 @@ def build(tile: Any, spec: Spec) -> Any:
     copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
     pre_at = 4 * sequence_words
 
-    lane, warp, block, divide, small, int64 = (
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.small,
-        tile.int64,
-    )
+    lane, warp, block = tile.lane, tile.warp, tile.block
+    divide, small, int64 = tile.divide, tile.small, tile.int64
     scaled, one, together, sequences = spec.scaled, tile.one, q <= 256, 2 // spec.unit
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     turns_of = tile.opaque if spec.rolled else tile.small
@@ -204,7 +200,8 @@ def build(tile: Any, spec: Spec) -> Any:
         end_strip = small(my_strip + turns_of(my_strips))
         h = small(divide(first, pairs))
         p = small(first - h * pairs)
-        other_sequence = int64(channels) * length
+        other_sequence = int64(channels) if windows else int64(channels) * length
+        shrink = small(channels) if windows else 0
         # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
         turns = small((last - first) * my_strips)
         turn = small(0 - ring)
@@ -212,7 +209,7 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_h = h
         copy_p = p
         copy_strip = my_strip
-        copy_base = (sequences * int64(p) * channels + h) * length
+        copy_base = sequences * int64(p) * other_sequence + int64(h) * length
         base = copy_base
         k_at = int64(h) * (unit * n) + c
         item = first
@@ -237,7 +234,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     e = small(copy_from + unit * shift)
                     for i in range(sequences):
                         into = small(2 * (mine + slot_at + i * sequence_words))
-                        end = small(length * (sequences * copy_p + i < batch))
+                        now = small(sequences * copy_p + i)
+                        end = small((length - shrink * now) * (now < batch))
                         source = copy_base + i * other_sequence
                         copy_rows(u, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
                         if gated_in:
@@ -250,7 +248,7 @@ def build(tile: Any, spec: Spec) -> Any:
                         if copy_p == pairs:
                             copy_p = small(0)
                             copy_h = small(copy_h + 1)
-                        copy_base = (sequences * int64(copy_p) * channels + copy_h) * length
+                        copy_base = sequences * int64(copy_p) * other_sequence + int64(copy_h) * length
                 commit()
                 if turn >= 0:
                     z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
@@ -391,14 +389,19 @@ def build(tile: Any, spec: Spec) -> Any:
             # ---- C: back to samples
             # The other sequence of the pair; or, of the one sequence, the other four points of a lane.
             other = base + (8 if half else other_sequence)
+            limit0 = length
             limit = small(length - 8 if half else length * (2 * p + 1 < batch))
+            if windows:
+                left = small(length - n + channels - 2 * p * channels)  # outputs, from this window's first on
+                limit0 = min(channels, left)
+                limit = small(min(channels, left - channels) * (2 * p + 1 < batch))
             strip = my_strip
             while strip < end_strip:
                 o = small(strip * (32 * unit))
                 o_up = small(out_up + o)
                 o_down = small(out_down + o)
                 if gated_out:
-                    gate1 = gather_gate(post, base, length, o_up, o_down, o, o)
+                    gate1 = gather_gate(post, base, limit0, o_up, o_down, o, o)
                     gate2 = gather_gate(post, other, limit, o_up, o_down, o, o)
                 at = small(second_get + strip * STRIP_WORDS)
                 x2 = get_second(at, at, at, at)
@@ -408,7 +411,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 z4 = pack_out(weave(y4)) if half else pack_out(y4)
                 if gated_out:
                     z4 = gate_out(z4, join(gate1, gate2))
-                store_real(y, base, length, o_up, o_down, o, o, z4)
+                store_real(y, base, limit0, o_up, o_down, o, o, z4)
                 store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
                 strip = small(strip + 1)
             barrier()
@@ -419,7 +422,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 k_at += unit * n
                 if scaled and item + 1 < last:
                     s = load_scale(scales, h)
-            base = (sequences * int64(p) * channels + h) * length
+            base = sequences * int64(p) * other_sequence + int64(h) * length
             item = small(item + 1)
 
     return kernel

@@ -41,13 +41,21 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
-def machine_code(family: Any, spec: Any, capability: tuple[int, int]) -> tuple[bytes, str]:
-    """Cubin and entry point of one kernel of a ``family`` (a module with build, SIGNATURE and min_blocks)."""
+def _code_key(family: Any, spec: Any, capability: tuple[int, int]) -> str:
     from kernels_numba.tile import compile as tile_compile
 
-    blocks = family.min_blocks(spec)
-    what = (family.__name__, repr(spec), str(capability), str(blocks))
-    key = "|".join([_source_digest(), *what, tile_compile.toolchain()])
+    what = (family.__name__, repr(spec), str(capability), str(family.min_blocks(spec)))
+    return "|".join([_source_digest(), *what, tile_compile.toolchain()])
+
+
+def is_built(family: Any, spec: Any, capability: tuple[int, int]) -> bool:
+    """Whether `machine_code` would find the kernel on disk."""
+    return cache.has(_code_key(family, spec, capability))
+
+
+def machine_code(family: Any, spec: Any, capability: tuple[int, int]) -> tuple[bytes, str]:
+    """Cubin and entry point of one kernel of a ``family`` (a module with build, SIGNATURE and min_blocks)."""
+    key = _code_key(family, spec, capability)
 
     def build() -> tuple[bytes, str]:
         cubin = compile_spec(family, spec, capability)

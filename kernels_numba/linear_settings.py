@@ -125,14 +125,14 @@ def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> C
 GROUP_COLUMNS = (256, 192, 160, 128, 96, 64, 32)
 """Rows of the right operand of a tile."""
 MOST_STAGES = 10
-L2_BYTES_PER_US, FLOPS_PER_US, MEMORY_BYTES_PER_US = 64e3, 6.0e6, 34.5e3
-"""What one SM of an H200 gets from L2 (where others read the same), from its tensor cores and from device memory."""
-LATENCY_US = 1.75
-"""From asking for a slab until it is there, when all SMs ask."""
-SLAB_US = 0.2
-"""The least that a slab takes,"""
-MEETING_US = 1.0
-"""and blocks that share a tile, to meet; their sums pass L2."""
+L2_BYTES_PER_US, ALONE_BYTES_PER_US = 68e3, 72e3
+"""What an SM of an H200 gets from L2 where all ask (for much that others ask for too), and at most;"""
+FLOPS_PER_US, MEMORY_BYTES_PER_US, MEMORY_REACH = 6.0e6, 34.5e3, 1.4
+"""from its tensor cores; and its share of device memory, of which a block can ask for so much more;"""
+LATENCY_US, SLAB_US = 1.5, 0.15
+"""how long a slab is on its way when all SMs ask, and the least that it takes;"""
+MEETING_US, SUMS_BYTES_PER_US = 1.5, 40e3
+"""and how long blocks that share a tile take to meet, and how fast the last one reads their sums."""
 
 
 def group_candidates(
@@ -144,7 +144,7 @@ def group_candidates(
     rows of x (at most 256), with as many rows of w for each block as give every SM the same.
     """
     slabs = -(-k // linear_full.SLAB)
-    moved = 2 * (n * k + m * k + m * n) / (sm_count * MEMORY_BYTES_PER_US)
+    moved = 2 * (n * k + m * k + m * n) / MEMORY_BYTES_PER_US
     for turned, groups in ((0, 2), (1, 1), (1, 2)):
         rows = linear_group.GROUP_ROWS * groups
         for columns in GROUP_COLUMNS:
@@ -165,16 +165,18 @@ def group_candidates(
                 tiles = -(-m // (columns if turned else rows)) * -(-n // pitch)
                 if split > 1 and tiles * split > 2 * sm_count:
                     continue
+                active = min(tiles * split, sm_count)
                 loaded = ((pitch if turned else rows) + columns) * 2 * linear_full.SLAB
                 slab_us = max(
-                    loaded / L2_BYTES_PER_US,
+                    loaded / min(ALONE_BYTES_PER_US, L2_BYTES_PER_US * sm_count / active),
                     LATENCY_US / (stages - 2),
                     2 * linear_full.SLAB * rows * columns / FLOPS_PER_US,
                     SLAB_US,
                 )
-                time_us = max(-(-tiles * split // sm_count) * slabs / split * slab_us, moved)
+                turns = -(-tiles * split // sm_count)
+                time_us = max(turns * slabs / split * slab_us, moved / min(sm_count, MEMORY_REACH * active))
                 if split > 1:
-                    time_us += MEETING_US + (split + 1) * 4 * rows * columns / L2_BYTES_PER_US
+                    time_us += MEETING_US + (split + 1) * 4 * rows * columns / SUMS_BYTES_PER_US
                 settings = {"groups": groups, "columns": columns, "stages": stages}
                 if turned:
                     settings |= {"turned": 1, "pitch": pitch}

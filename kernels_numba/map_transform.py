@@ -179,8 +179,9 @@ def build(tile: Any, spec: Spec) -> Any:
         start = int64(image_group) * group_stride + int64(image - image_group * images) * image_stride
         top = small(tile_row * step_down + first_row)
         left = small(tile_column * step_across + first_column)
-        bottom = small(min(height, top + extent_down))
-        right = small(min(width, left + extent_across))
+        # A tile may lie in the zeros beside the image altogether.
+        bottom = small(max(0, min(height, top + extent_down)))
+        right = small(max(0, min(width, left + extent_across)))
         row = small(top + (index >> 2))
         column = small(left + (index & 3) * lane_columns)
         wait()

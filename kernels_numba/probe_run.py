@@ -23,6 +23,8 @@ BASE_BYTES = 1 << 28
 COPIES = 7
 STREAMS = ("read", "write", "copy")
 MEBIBYTE = 1 << 20
+PARTS, PART_BYTES = 8, 16 * MEBIBYTE
+"""What is copied or written is compared word by word in so many parts, spread from the first to the last."""
 
 
 class WrongResultError(RuntimeError):
@@ -181,8 +183,9 @@ class Bench:
             )
         if spec.kind not in STREAMS:
             return probe_checks.problem(spec, given, self._download(to, left_bytes), n, workers, turns)
-        for at in range(0, nbytes, BASE_BYTES):
-            part = min(BASE_BYTES, nbytes - at)
+        part = min(PART_BYTES, nbytes)
+        for number in range(PARTS):
+            at = (nbytes - part) * number // (PARTS - 1) // MEBIBYTE * MEBIBYTE
             left = self._download(to + at, part)
             first = (start + at) % BASE_BYTES // 4
             wanted = (

@@ -17,6 +17,7 @@ import csv
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     both formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same
     variants at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
     shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
-    copy.
+    copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -99,6 +100,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield from _gradients()
     yield from _linear()
     yield from attention_kernels()
+    yield from long_kernels()
     for plan in default_plans(dtype="fp32").values():
         yield _kernel(plan, "fp32")
     plan = default_plans(dtype="fp32")[1024]
@@ -112,6 +114,26 @@ def kernels() -> Iterator[tuple[Any, Any]]:
         filter_transform.Spec("last", dtype="fp16", parts=2),
     ):
         yield filter_transform.family(spec), spec
+    yield from _conv2d()
+
+
+def long_kernels() -> Iterator[tuple[Any, Any]]:
+    """Both outer stages of 256 rows in both formats, and of 1024 rows, around 4096 points; windows of 4096."""
+    from kernels_numba import fused_block
+    from kernels_numba.long_launch import outer_family
+    from kernels_numba.long_plans import split_of
+    from kernels_numba.outer_spec import outer_spec
+
+    for factors, dtypes in (((16, 16), ("fp16", "bf16")), ((32, 32), ("fp16",))):
+        split = split_of(Plan(4096 * prod(factors), (*factors, 16, 16, 16)))
+        for dtype in dtypes:
+            for inverse in (False, True):
+                spec = outer_spec(split, dtype, inverse=inverse)
+                yield outer_family(spec), spec
+    yield (
+        fused_block,
+        replace(fused_block.make_spec(Plan(4096, (16, 16, 16)), "fp16", guarded=True), windows=True),
+    )
 
 
 def _order_4() -> Iterator[tuple[Any, Any]]:
@@ -185,6 +207,27 @@ def _linear() -> Iterator[tuple[Any, Any]]:
         made = product(choice, m, n, k, dtype)
         found[made.spec] = made.family
     found[linear_realign.Spec("fp16")] = linear_realign
+    for spec, family in found.items():
+        yield family, spec
+
+
+def _conv2d() -> Iterator[tuple[Any, Any]]:
+    """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps."""
+    from kernels_numba.conv2d_dispatch import plans
+    from kernels_numba.conv2d_geometry import Geometry
+
+    found = {}
+    for size, which, dtype, dilation in (
+        (32, "forward", "fp16", 1),
+        (32, "input_gradient", "fp16", 1),
+        (32, "weight_gradient", "fp16", 1),
+        (32, "forward", "bf16", 1),
+        (64, "forward", "fp16", 2),
+    ):
+        geometry = Geometry.of((128, 96, size, size), (96, 96, 7, 7), dilation=dilation)
+        (plan,) = plans(geometry, which, dtype, tile=(size, size))
+        for step in plan.steps():
+            found[step.spec] = step.family
     for spec, family in found.items():
         yield family, spec
 

@@ -209,5 +209,5 @@ SIGNATURE = ("HALVES",) * 2 + ("WORDS",) + ("INT",) * 15
 
 
 def min_blocks(spec: Spec) -> int:
-    """Blocks per SM that the compiler must leave registers for."""
-    return 1
+    """Blocks per SM that the compiler must leave registers for: sixteen warps, but for tiles with too many sums."""
+    return 1 if max(spec.rows, spec.columns) > 64 else 16 // spec.warps

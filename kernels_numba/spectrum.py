@@ -12,13 +12,19 @@ from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.arrays import adapter_of
-from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
-from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, runs_on
+from kernels_numba.device import device
+from kernels_numba.families import family_of
+from kernels_numba.long_plans import split_of
+from kernels_numba.plan_choice import check_pattern, choose_plan, kept_bins, rows_kept
 from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
 from monarch import Plan
 
 ORDINARY = {"fp16": (2.0**-6, 2.0**4), "bf16": (2.0**-6, 2.0**4), "fp32": (0.0, np.inf)}
 """Largest magnitudes of a spectrum that are kept as they are; other spectra are scaled by a power of two."""
+
+
+LONGEST_KEPT = 2**17
+"""Points of the longest transform whose layout is kept for the next filter."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,10 @@ class Spectrum:
     """Whether any channel's spectrum was scaled, so that outputs must be scaled back."""
     adjoint: Spectrum | None = field(default=None, repr=False, compare=False)
     """The spectrum that correlates with the filter, for gradients; if it was asked for."""
+    outer: bool = False
+    """Whether the plan's first factors are outer stages; see `long_plans`."""
+    rows: tuple[int, ...] = ()
+    """With outer stages, the rows k1 that are kept, if some are zero; words are [H, kept N2] then."""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -83,6 +93,8 @@ def prepare_filter(
     products: str | None = None,
     gradients: bool = False,
     scaled: bool | None = None,
+    on_chip: int | None = None,
+    pattern: monarch.SparsityPattern | None = None,
 ) -> Spectrum:
     """Transform a filter once, for any number of convolutions.
 
@@ -98,13 +110,33 @@ def prepare_filter(
             the filter.
         scaled: True: outputs are multiplied by their channel's scale whatever it is. Else a look at the scales, which
             waits for the GPU, tells whether they must be; so a CUDA graph can hold the preparation only with True.
+        on_chip: points of the longest transform that one kernel takes; a longer one gets outer stages. By default all
+            that one can take.
+        pattern: which slots of the plan's spectrum are kept; the others are zero. With outer stages, rows of zeros
+            are neither stored nor moved nor convolved. See `sparse_convolution.sparse_fftconv`.
 
     Raises:
         TypeError, ValueError: as :func:`fftconv`.
     """
-    made = _prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=False)
+    made = _prepare(
+        k,
+        length,
+        mode,
+        dtype,
+        plan,
+        channels,
+        products,
+        scaled,
+        adjoint=False,
+        on_chip=on_chip,
+        pattern=pattern,
+    )
     if not gradients:
         return made
+    if made.outer or pattern is not None:
+        raise ValueError(
+            f"gradients: there are none yet of transforms with outer stages ({made.plan}) or of spectra with zeros"
+        )
     return replace(
         made, adjoint=_prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
     )
@@ -136,6 +168,8 @@ def _prepare(
     scaled: bool | None,
     *,
     adjoint: bool,
+    on_chip: int | None = None,
+    pattern: monarch.SparsityPattern | None = None,
 ) -> Spectrum:
     if dtype not in ELEMENT_TYPES:
         raise ValueError(f"dtype: accepted are {', '.join(ELEMENT_TYPES)}; got {dtype!r}")
@@ -163,7 +197,14 @@ def _prepare(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
     products = products or dtype
-    plan = _choose_plan(mode, length, shape[-1], plan, products, device(adapter.index(k) or 0))
+    where = device(adapter.index(k) or 0)
+    plan, outer = choose_plan(
+        mode, length, shape[-1], plan, products, where, sequences=dtype, on_chip=on_chip
+    )
+    if pattern is not None:
+        check_pattern(pattern, plan, mode, length)
+    live = rows_kept(pattern, plan) if pattern is not None and outer else ()
+    choices = (plan, mode, length, shape[-1], "fp32" if products == "complex64" else products)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     index = adapter.index(k)
     stored = "fp32" if products == "complex64" else products
@@ -173,13 +214,13 @@ def _prepare(
         index = device_index()
     if index is None:
         with np.errstate(divide="ignore", invalid="ignore"):  # filters may hold infinities and NaN
-            layout = _layout(plan, mode, length, shape[-1], stored, adjoint)
+            layout = _kept(_layout, plan)(*choices, adjoint, outer, pattern)
             double = np.complex128 if complex_filter else np.float64
             words, scales = _transform(adapter.host(k).astype(double), rows, layout)
     else:
         from kernels_numba import filter_transform, filter_whole
 
-        constants, tiles = _constants(plan, mode, length, shape[-1], stored, index, adjoint)
+        constants, tiles = _kept(_constants, plan)(*choices, index, adjoint, outer, pattern)
         make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
@@ -190,7 +231,9 @@ def _prepare(
         words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
     if scaled is None:
         scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
-    return Spectrum(plan, mode, length, shape[-1], dtype, products, words, scales, scaled)
+    return Spectrum(
+        plan, mode, length, shape[-1], dtype, products, words, scales, scaled, outer=outer, rows=live
+    )
 
 
 @dataclass(frozen=True)
@@ -211,11 +254,9 @@ class _Layout:
     dtype: str
 
 
-def points_needed(mode: str, length: int, taps: int) -> int:
-    """Points of a transform without aliasing; a circular convolution of another length than that is folded."""
-    if mode == "circular":
-        return 2 * length - 1 if taps > 1 else length
-    return monarch.convolution_length(mode, length, taps)
+def _kept(made: Any, plan: Plan) -> Any:
+    """A cached function as it is, or for long transforms without its cache: their tables are of the length's size."""
+    return made if plan.n <= LONGEST_KEPT else made.__wrapped__
 
 
 def places_of_taps(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -233,29 +274,55 @@ def places_of_taps(mode: str, length: int, taps: int, n: int) -> tuple[NDArray[n
 
 
 @lru_cache(maxsize=32)
-def _layout(plan: Plan, mode: str, length: int, taps: int, dtype: str, adjoint: bool = False) -> _Layout:
-    """The layout of a plan's spectrum, for filters of so many taps; ``adjoint``: of the filter that runs backwards."""
-    order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
+def _layout(
+    plan: Plan,
+    mode: str,
+    length: int,
+    taps: int,
+    dtype: str,
+    adjoint: bool = False,
+    outer: bool = False,
+    pattern: monarch.SparsityPattern | None = None,
+) -> _Layout:
+    """The layout of a plan's spectrum, for filters of so many taps, with the zeros of a pattern.
+
+    ``adjoint``: of the filter that runs backwards.
+    """
+    if outer:
+        order, phase, tiles = split_of(plan).spectrum_layout(dtype, rows_kept(pattern, plan))
+    else:
+        order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
+    if pattern is not None:
+        phase = phase * kept_bins(pattern, plan)[order]
     targets, sources = places_of_taps(mode, length, taps, plan.n)
     return _Layout(plan.n, -targets % plan.n if adjoint else targets, sources, order, phase, tiles, dtype)
 
 
 @lru_cache(maxsize=32)
 def _constants(
-    plan: Plan, mode: str, length: int, taps: int, dtype: str, index: int, adjoint: bool = False
+    plan: Plan,
+    mode: str,
+    length: int,
+    taps: int,
+    dtype: str,
+    index: int,
+    adjoint: bool = False,
+    outer: bool = False,
+    pattern: monarch.SparsityPattern | None = None,
 ) -> tuple[dict[str, Any], int]:
     """A layout in the memory of GPU ``index``, as `filter_whole` wants it, or else `filter_transform`; tiles."""
     from kernels_numba import filter_transform as on_gpu
     from kernels_numba import filter_whole
     from kernels_numba.launch import DeviceBuffer
 
-    layout = _layout(plan, mode, length, taps, dtype, adjoint)
+    layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, adjoint, outer, pattern)
     host = {"numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources)}
-    if dtype in HALF_TYPES and filter_whole.fits(layout.n, device(index).shared_bytes_per_block or 0):
+    room = device(index).shared_bytes_per_block or 0
+    if dtype in HALF_TYPES and not outer and filter_whole.fits(layout.n, room):
         host |= filter_whole.tables(layout.n, layout.order, layout.phase)
     else:
         host |= {
-            "table": on_gpu.tables(layout.n, dtype)[0],
+            "table": _kept(on_gpu.tables, plan)(layout.n, dtype)[0],
             "places": on_gpu.places(layout.n, layout.order),
             "weights": on_gpu.weights(layout.phase, dtype),
         }
@@ -298,56 +365,3 @@ def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray
     tiled = values.reshape(rows, layout.tiles, -1)
     parts = np.stack([tiled.real, tiled.imag], axis=2).astype(STORAGE_TYPES[layout.dtype])
     return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
-
-
-@lru_cache(maxsize=256, typed=True)
-def _choose_plan(mode: str, length: int, taps: int, plan: Plan | None, dtype: str, where: Device) -> Plan:
-    """The plan asked for, checked, or the default one, with what is zero and what is wanted filled in."""
-    if plan is not None and not isinstance(plan, Plan):
-        raise TypeError(
-            f"plan: expected a monarch.Plan, got {type(plan).__name__}; for instance "
-            "monarch.Plan(1024, monarch.parse_factors('32x32'))"
-        )
-    if not isinstance(length, (int, np.integer)) or length < 1:
-        raise ValueError(f"length: expected a whole number of samples, at least one; got {length!r}")
-    if mode == "circular" and taps > length:
-        raise ValueError(
-            f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
-            'circle, or use mode "causal" or "two-sided"'
-        )
-    need = points_needed(mode, length, taps)
-    capability = where.capability or HOPPER  # the CPU body runs every family
-    limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
-    plans = default_plans(limit, capability, dtype=dtype)
-    exact = mode == "circular" and length in plans
-    if plan is None:
-        fitting = [n for n in plans if n >= need]
-        if not fitting and not exact:
-            smaller = (
-                f" on {where.name}, by its shared memory" if len(plans) < len(default_factors(dtype)) else ""
-            )
-            raise ValueError(
-                f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the fused kernels "
-                f"of {dtype} take up to {max(plans)}{smaller}. reference.fftconv computes any length in float64."
-            )
-        n = length if exact else fitting[0]
-        plan = default_plans(limit, capability, halved=2 * length <= n, dtype=dtype)[n]
-    elif plan.n < need and not (mode == "circular" and plan.n == length):
-        or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
-        raise ValueError(
-            f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
-            f"taps, which needs {need}{or_exact}"
-        )
-    if (plan.packing == "complex") != (dtype == "complex64"):
-        raise ValueError(
-            f"plan: {plan} is for {'complex' if plan.packing == 'complex' else 'real'} sequences, these are {dtype}; "
-            'Plan(..., packing="complex") is for complex64, the other packings are for real ones'
-        )
-    plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
-    if not runs_on(family_of(plan, dtype), capability):
-        other = plans.get(plan.n, "another plan")
-        raise ValueError(
-            f"plan: {plan} needs instructions that {where.name} does not have (compute capability "
-            f"{capability[0]}.{capability[1]}); leave plan away, or ask for {other}"
-        )
-    return plan

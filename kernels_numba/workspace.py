@@ -15,11 +15,11 @@ class Workspaces:
     """For each stream a workspace of ``words`` and ``counters`` (zero between launches).
 
     Launches on one stream come one after the other, so they share; two streams never do. The first call allocates
-    for `STREAMS` streams, so a stream that a graph is captured on later has one without allocating.
+    for ``streams`` streams, so a stream that a graph is captured on later has one without allocating.
     """
 
-    def __init__(self, index: int, words: int, counters: int) -> None:
-        self.index, self.words, self.counters = index, words, counters
+    def __init__(self, index: int, words: int, counters: int, *, streams: int = STREAMS) -> None:
+        self.index, self.words, self.counters, self.streams = index, words, counters, streams
         self._of: dict[int, tuple[int, int]] = {}
         self._buffers: list[Any] = []
         self._free: list[tuple[int, int]] = []
@@ -42,9 +42,9 @@ class Workspaces:
         from kernels_numba.launch import DeviceBuffer
 
         room = -(-self.counters // 4) * 4  # so that every part begins on a 16-byte boundary
-        words = DeviceBuffer(self.index, (STREAMS, self.words), np.int32)
-        counters = DeviceBuffer.of(np.zeros((STREAMS, room), np.int32), self.index)
+        words = DeviceBuffer(self.index, (self.streams, self.words), np.int32)
+        counters = DeviceBuffer.of(np.zeros((self.streams, max(room, 4)), np.int32), self.index)
         self._buffers += [words, counters]
         self._free += [
-            (words.pointer + 4 * i * self.words, counters.pointer + 4 * i * room) for i in range(STREAMS)
+            (words.pointer + 4 * i * self.words, counters.pointer + 4 * i * room) for i in range(self.streams)
         ]

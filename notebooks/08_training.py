@@ -24,7 +24,7 @@
 # looks at three questions with what was measured on an H200, and needs no GPU and no PyTorch:
 #
 # 1. Are gradients right, and how far from exact are they?
-# 2. Do losses follow those of a model that convolves by `torch.fft`, as closely as chance allows?
+# 2. Do losses follow those of a model that convolves by `torch.fft`?
 # 3. What does it save, in time and in memory?
 
 # %%
@@ -97,8 +97,9 @@ print(f"change {change:.10f}, step . gradient {np.sum(step * exact.k):.10f}")
 # ## A language model, twice
 #
 # `examples/train_hyena.py` trains a small Hyena model on the text of Python's own library, a byte a token. Each seed
-# fixes the parameters and the batches; the only difference is who convolves. If rounding mattered, the two curves of
-# one seed would part, and further than the curves of two seeds, which differ by chance:
+# fixes the parameters and the batches; the only difference is who convolves. What two curves of one seed differ by is
+# to be compared with how much the loss jumps from batch to batch, and, where more than one seed was run, with what two
+# seeds differ by:
 
 # %%
 runs = training.runs(GPU)
@@ -111,35 +112,38 @@ print(
 seeds = sorted({seed for _, seed in curves})
 
 
-def smooth(values, width=5):
-    """Means of neighbouring steps: each batch is another text, and its loss jumps."""
-    return np.convolve(values, np.ones(width) / width, mode="valid")
+def style(name, seed):
+    return {"color": COLOURS[name], "ls": "-" if seed == seeds[0] else "--", "lw": 1}
 
 
 fig = Figure(figsize=(10, 3.6))
 left, right = fig.subplots(1, 2)
 for (name, seed), (steps, losses) in curves.items():
-    style = {"color": COLOURS[name], "ls": "-" if seed == seeds[0] else "--"}
-    left.plot(steps, losses, label=f"{NAMES[name]}, seed {seed}", **style, lw=1)
+    left.plot(steps, losses, label=f"{NAMES[name]}, seed {seed}", **style(name, seed))
 left.set(xlabel="step", ylabel="loss, nats per byte")
 left.legend()
-between, chance = [], []
+between, chance, jumps = [], [], []
 for seed in seeds:
-    gap = np.abs(smooth(np.subtract(curves["fused", seed][1], curves["torch", seed][1])))
-    right.semilogy(curves["fused", seed][0][2:-2], gap, color=COLOURS["fused"], ls="-" if seed == seeds[0] else "--",
-                   label=f"convolutions, seed {seed}")  # fmt: skip
-    between.append(gap)
-for name in NAMES:
-    gap = np.abs(smooth(np.subtract(curves[name, seeds[0]][1], curves[name, seeds[1]][1])))
-    right.semilogy(curves[name, seeds[0]][0][2:-2], gap, color="grey", ls="-" if name == "fused" else "--",
-                   label=f"seeds, {NAMES[name]}")  # fmt: skip
-    chance.append(gap)
-right.set(xlabel="step", ylabel="difference of two curves")
+    steps, fused = curves["fused", seed]
+    plain = np.asarray(curves["torch", seed][1])
+    between.append(np.abs(fused - plain))
+    right.semilogy(steps, between[-1], label=f"convolutions, seed {seed}", **style("fused", seed))
+    # A curve against the mean of its two neighbours: what the next batch alone changes.
+    jumps.append(np.abs(plain[1:-1] - (plain[:-2] + plain[2:]) / 2))
+    right.semilogy(steps[1:-1], jumps[-1], label=f"next batches, seed {seed}", **style("torch", seed))
+for name in NAMES if len(seeds) > 1 else ():
+    chance.append(np.abs(np.subtract(curves[name, seeds[0]][1], curves[name, seeds[1]][1])))
+    right.semilogy(curves[name, seeds[0]][0], chance[-1], color="grey", lw=1, label=f"seeds, {NAMES[name]}")
+right.set(xlabel="step", ylabel="difference of two losses")
 right.legend()
 fig.tight_layout()
 show(fig)
+print(f"median difference of the convolutions: {np.median(between):.4f} nats per byte")
+print(f"                  of neighbouring batches: {np.median(np.concatenate(jumps)):.4f}")
 print(
-    f"median difference: of convolutions {np.median(between):.4f}, of seeds {np.median(chance):.4f} nats per byte"
+    f"                  of two seeds: {np.median(chance):.4f}"
+    if chance
+    else "                  of two seeds: not run"
 )
 
 # %% [markdown]
@@ -147,13 +151,12 @@ print(
 
 # %%
 held_out_gap, held_out_spread = training_report.seed_noise(runs)
-speeds = {name: [r["tokens_per_s"] for r in runs["runs"] if r["convolution"] == name] for name in NAMES}
 for r in runs["runs"]:
     print(
         f"{NAMES[r['convolution']]:>13}, seed {r['seed']}: held out {r['held_out_loss']:.4f} nats per byte, "
         f"{r['tokens_per_s'] / 1e3:.0f} thousand tokens/s"
     )
-print(f"differences: of convolutions at most {held_out_gap:.4f}, of seeds {held_out_spread:.4f}")
+print(f"difference of the convolutions at most {held_out_gap:.4f}")
 
 # %% [markdown]
 # ## Time and memory
@@ -164,31 +167,30 @@ print(f"differences: of convolutions at most {held_out_gap:.4f}, of seeds {held_
 
 # %%
 both = training_report.pairs(training.operators(GPU))
-fig = Figure(figsize=(10, 3.6))
-speed, memory = fig.subplots(1, 2)
 ratios = {}
-for layer, label in training_report.NAMES.items():
-    mine = [(a, b) for a, b in both if a.layer == layer]
-    if not mine:
-        continue
-    lengths = [a.L for a, _ in mine]
-    ratios[layer] = {a.L: (b.step_us / a.step_us, b.forward_bytes / a.forward_bytes) for a, b in mine}
-    speed.semilogx(lengths, [ratios[layer][n][0] for n in lengths], "o-", base=2, label=label)
-    memory.semilogx(lengths, [ratios[layer][n][1] for n in lengths], "o-", base=2, label=label)
-for axis, title in (
-    (speed, "time of a step: torch.fft / ours"),
-    (memory, "memory of a forward pass: torch.fft / ours"),
-):
-    axis.axhline(1, color="grey", lw=0.5)
-    axis.set(xlabel="samples", ylabel="ratio", title=title)
-speed.legend()
-fig.tight_layout()
-show(fig)
 for a, b in both:
+    name = f"{training_report.NAMES[a.layer]}, L={a.L}, B={a.B}"
+    ratios.setdefault(a.layer, {})[a.L] = (b.step_us / a.step_us, b.forward_bytes / a.forward_bytes)
+    print(
+        f"{name}: step {a.step_us / 1e3:.1f} ms, torch.fft {b.step_us / 1e3:.1f} ms; forward pass "
+        f"{a.forward_bytes / 2**20:.0f} MiB, torch.fft {b.forward_bytes / 2**20:.0f} MiB"
+    )
     if a.largest_batch and b.largest_batch:
-        print(
-            f"{training_report.NAMES[a.layer]:>17} L={a.L:6}: largest batch {a.largest_batch:6} and {b.largest_batch:6}"
-        )
+        print(f"{'':>{len(name)}}  largest batch {a.largest_batch}, torch.fft {b.largest_batch}")
+if any(len(by_length) > 1 for by_length in ratios.values()):
+    fig = Figure(figsize=(10, 3.6))
+    axes = fig.subplots(1, 2)
+    for layer, by_length in ratios.items():
+        for axis, values in zip(axes, zip(*by_length.values(), strict=True), strict=True):
+            axis.semilogx(list(by_length), values, "o-", base=2, label=training_report.NAMES[layer])
+    for axis, what in zip(axes, ("time of a step", "memory of a forward pass"), strict=True):
+        axis.axhline(1, color="grey", lw=0.5)
+        axis.set(xlabel="samples", ylabel="torch.fft / ours", title=what)
+    axes[0].legend()
+    fig.tight_layout()
+    show(fig)
+else:
+    print("Other lengths are not measured yet; on a GPU: python -m costmodel.measure_training")
 
 # %% [markdown]
 # ## What was claimed, checked
@@ -196,13 +198,13 @@ for a, b in both:
 # %%
 assert all(error <= limit for error, limit in errors.values())
 assert abs(change - np.sum(step * exact.k)) < 1e-9 * abs(change)
-# Rounding does not move the loss by more than chance.
-assert len(curves) == 4 and all(losses[-1] < losses[0] / 2 for _, losses in curves.values())
-assert np.median(between) <= np.median(chance)
-# It saves memory wherever it was measured, and time.
-assert all(
-    memory_ratio > 1 and time_ratio > 1
-    for by_length in ratios.values()
-    for time_ratio, memory_ratio in by_length.values()
+# Models learn alike by both: curves fall by half, and lie closer to each other than a loss to that of the next batch.
+assert all(losses[-1] < losses[0] / 2 for _, losses in curves.values())
+assert np.median(between) < np.median(np.concatenate(jumps))
+assert not chance or np.median(between) <= np.median(chance)
+assert held_out_gap < 0.01 * min(r["held_out_loss"] for r in runs["runs"])
+# Time and memory are saved wherever they were measured.
+assert both and all(
+    ratio > 1 for by_length in ratios.values() for pair in by_length.values() for ratio in pair
 )
 print(f"All of it took {time.perf_counter() - BEGIN:.0f} s.")

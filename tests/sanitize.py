@@ -114,6 +114,30 @@ def multiply(impl: str, most: int) -> None:
         assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (impl, m, n, k)
 
 
+def convolve_images() -> None:
+    """All passes of convolution layers: whole maps and tiles, groups, strides, dilation, channels of any number."""
+    for size, tile, layer in (
+        ((3, 6, 13, 15), (16, 16), {"padding": 2}),
+        ((2, 35, 40, 50), (32, 48), {"stride": (2, 1), "groups": 5}),
+        ((1, 4, 60, 70), (64, 64), {"dilation": 3}),
+    ):
+        groups = layer.get("groups", 1)
+        x, w = (
+            _random(*size).astype(np.float16),
+            _random(70, size[1] // groups, 5, 3, seed=1).astype(np.float16),
+        )
+        exact = reference.conv2d(x, w, **layer)
+        y = kernels_numba.conv2d(x, w, tile=tile, impl="fft", **layer)
+        reference.check_conv2d(y, exact, x, w, which="forward", dtype="fp16", groups=groups)
+        dy = _random(*exact.shape, seed=2).astype(np.float16)
+        gx = kernels_numba.conv2d_input_gradient(dy, w, input_size=size[2:], impl="fft", **layer)
+        exact = reference.conv2d_input_gradient(dy, w, size=size[2:], **layer)
+        reference.check_conv2d(gx, exact, dy, w, which="input_gradient", dtype="fp16", groups=groups)
+        gw = kernels_numba.conv2d_weight_gradient(x, dy, kernel_size=(5, 3), impl="fft", **layer)
+        exact = reference.conv2d_weight_gradient(dy, x, size=(5, 3), **layer)
+        reference.check_conv2d(gw, exact, dy, x, which="weight_gradient", dtype="fp16", groups=groups)
+
+
 def _plans(*lists: tuple[int, ...], packing: str = "pair") -> tuple[Plan, ...]:
     return tuple(Plan(prod(f) * (2 if packing == "half" else 1), f, packing=packing) for f in lists)
 
@@ -142,6 +166,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gemv": partial(multiply, "gemv", 4),
     "flat": partial(multiply, "flat", 33),
     "full": partial(multiply, "full", 130),
+    "conv2d": convolve_images,
 }
 
 

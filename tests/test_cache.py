@@ -62,6 +62,15 @@ def test_every_character_of_the_key_counts(folder: Path) -> None:
     assert len(entries(folder)) == len(keys)
 
 
+def test_what_is_on_disk_is_known(folder: Path) -> None:
+    assert not cache.has("key")
+    cache.fetch("key", Build())
+    assert cache.has("key") and not cache.has("other")
+    (entry,) = entries(folder)
+    entry.write_bytes(flip(entry.read_bytes(), -2))
+    assert not cache.has("key")
+
+
 def flip(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 

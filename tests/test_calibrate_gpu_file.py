@@ -153,6 +153,17 @@ def test_another_device_or_driver_is_refused(
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["mine.toml"]
 
 
+def test_a_gpu_that_runs_no_kernel_is_refused(
+    gpu: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = Device("gpu", "made up", 0, "Tesla T4", (7, 5), 40)
+    monkeypatch.setattr(kernels_numba, "device", lambda index=0: old)
+    monkeypatch.setattr(FakeBench, "where", old)
+    assert run(tmp_path / "mine.toml") == 2
+    assert "no kernel of this project runs on t4" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_compare_host(gpu: type, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.toml"
     assert run(path) == 0
@@ -228,3 +239,21 @@ def test_a_wrong_text_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(GPUFileError):
         calibrated_file.write(path, gpus.file_text("h200-sxm").replace("median = 551e12", "median = 551"))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_found_on_an_h200() -> None:
+    """The committed file: everything is there, on the same board and specification, and shown in the documentation."""
+    root = Path(__file__).parent.parent
+    found = gpus.read(root / "costmodel" / "calibrated" / "h200-sxm.toml")
+    assert NAMES <= {*found.measured, *found.curves}
+    assert found.spec == H200.spec and found.calibration.device_name in H200.device_names
+    for key in ("device_copy_bytes_per_s", "read_stream_bytes_per_s"):
+        assert found.measured[key].median == pytest.approx(H200.measured[key].median, rel=0.03)
+    for key in found.measured:
+        share = calibrate_command.of_peak(key, found)
+        assert share is None or 0.4 < share < 1, key
+    for curve in found.curves.values():
+        assert len(curve.x) >= 10
+    text = (root / "docs" / "cost-model.md").read_text()
+    shown = text.partition("<!-- calibrated: begin -->\n")[2].partition("\n<!-- calibrated: end -->")[0]
+    assert shown == calibrate_command.table(found, "md")

@@ -159,12 +159,13 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=2 if settings().max_examples <= 50 else settings().max_examples // 20)
+@settings(max_examples=1 if settings().max_examples <= 50 else settings().max_examples // 20)
 @given(cases())
+@example(Case((1, 1, 3, 4), 1, (2, 5), padding=(20, 1)))  # tiles with nothing but zeros
 @example(Case((2, 3, 13, 15), 6, (3, 5), padding=(1, 2)))
 @example(Case((1, 4, 11, 13), 4, (4, 3), "input_gradient", padding=(2, 1), dilation=(2, 2), groups=2))
 @example(Case((2, 2, 9, 20), 3, (3, 4), "weight_gradient", stride=(2, 2), dtype="bf16"))
 @example(Case((3, 2, 7, 3), 2, (9, 5), "weight_gradient", padding=(5, 2)))
-@example(Case((3, 1, 1, 20), 2, (1, 5), images=2))
+@example(Case((3, 1, 1, 9), 2, (1, 5), images=2))
 def test_passes_are_right_and_counted(case: Case) -> None:
     assert_right(case)

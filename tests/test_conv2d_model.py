@@ -1,9 +1,14 @@
 """The cost model of convolution layers: the published table in its ordering, the choice, the crossover."""
 
+import json
+
+import numpy as np
 import pytest
 
-from costmodel import conv2d
+from costmodel import conv2d, measurements
+from costmodel.cli import main
 from costmodel.conv2d import PUBLISHED, by_operations, published
+from costmodel.measure_conv2d import cases
 
 
 def test_published_layers_are_reproduced_in_ordering() -> None:
@@ -46,3 +51,59 @@ def test_crossover_moves_with_the_shape(which: str) -> None:
     assert conv2d.predict(128, 96, 96, 32, k, gpu="h200-sxm", which=which).impl == "fft"
     few = conv2d.crossover(2, 256, 256, 16, gpu="h200-sxm", which=which)
     assert few is None or few > k
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["predict", "conv2d", "--gpu", "h200-sxm", "-B", "128", "--Cin", "96", "-N", "32"]
+    assert main([*asked, "-K", "7", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["inputs"] == {
+        "op": "conv2d", "S": 128, "Cin": 96, "Cout": 96, "n": 32, "k": 7, "pass": "fprop", "dtype": "fp16"
+    }  # fmt: skip
+    assert found["best"] == found["candidates"][0] and found["best"]["plan"] == "fft 32x32"
+    times = [c["time_us"] for c in found["candidates"]]
+    assert times == sorted(times)
+    for c in found["candidates"]:
+        assert c["time_low_us"] < c["time_us"] < c["time_high_us"] and c["margin"] >= 0
+    assert main([*asked, "-K", "3,7", "--pass", "bprop", "--format", "csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("gpu,S,Cin,Cout,n,k,pass,plan,time_us") and len(lines) == 3
+    assert main([*asked, "-K", "99"]) == 2  # larger than the map
+    assert "cover (99, 99) samples of (32, 32)" in capsys.readouterr().err
+    assert main([*asked, "--dtype", "fp32"]) == 2
+    assert main(["predict", "conv2d", "--gpu", "h200-sxm", "-N", "99", "-K", "70"]) == 0
+    assert "direct" in capsys.readouterr().out
+
+
+def test_measured_cases() -> None:
+    """Each once, the published layers among them; bytes and operations are the layer's own."""
+    found = list(cases())
+    assert len({(case.name, case.dtype) for case in found}) == len(found)
+    published_ones = {(x.batch, x.inputs, x.outputs, x.size, x.taps) for x in PUBLISHED}
+    assert published_ones <= {(c.batch, c.inputs, c.outputs, c.size, c.taps) for c in found}
+    first = found[0]
+    assert first.name == "S=128;Cin=96;Cout=96;n=32;k=7;pass=fprop"
+    assert first.flops == 2 * 128 * 96 * 96 * 26**2 * 49
+    assert first.bytes_min == 2 * (128 * 96 * (32**2 + 26**2) + 96 * 96 * 49)
+
+
+def test_measurements_are_predicted() -> None:
+    """Half of the times within 10 %, nine in ten within 20 %; the way taken is never much slower than the other."""
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    for row in measurements.read("h200-sxm", op="conv2d"):
+        times.setdefault((row.case, row.dtype), {})[row.provider] = row.median_us
+    assert len(times) > 40
+    errors, regrets = [], []
+    for (case, dtype), found in times.items():
+        v = measurements.parse_case("conv2d", case)
+        s, inputs, outputs, n, k = (int(v[key]) for key in ("S", "Cin", "Cout", "n", "k"))
+        which = conv2d.PASSES[str(v["pass"])]
+        predicted = conv2d.predict(s, inputs, outputs, n, k, gpu="h200-sxm", which=which, dtype=dtype)
+        assert predicted.fft_us is not None
+        errors.append(abs(predicted.fft_us / found["ours"] - 1))
+        taken = found["ours" if predicted.impl == "fft" else "cudnn"]
+        regrets.append(taken / min(found["ours"], found["cudnn"]))
+        if k >= 7:  # ahead of the library, in either layout
+            assert found["ours"] < min(found["cudnn"], found["cudnn:channels-last"])
+    assert np.median(errors) < 0.1 and np.percentile(errors, 90) < 0.2
+    assert max(regrets) < 1.15

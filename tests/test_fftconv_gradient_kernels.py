@@ -48,7 +48,7 @@ def close(found: Any, case: Case, exact: Any, u: NDArray, k: NDArray, dy: NDArra
     assert error.worst <= bound * (1 if coherent else scatter(prod(case.factors))), (error, bound)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(cases())
 @example(PLAIN)
 @example(PLAIN._replace(mode="causal", length=1, taps=1, batch=1))
@@ -154,7 +154,7 @@ def test_all_ways_back_to_taps(mode: str, length: int) -> None:
         assert np.abs(one - other).max() <= 2e-6 * np.abs(one).max()
 
 
-@pytest.mark.parametrize("channels", [1, 3, 70])
+@pytest.mark.parametrize("channels", [1, 40])
 def test_one_filter_for_all_channels(channels: int) -> None:
     shape = (2, channels, 100)
     u, dy, k = noise(shape, "fp16", 1), noise(shape, "fp16", 2), filters(1, 40)[0]
@@ -243,7 +243,7 @@ def test_fp32_sequences_with_half_products(dtype: str) -> None:
     reference.check_close(found.u, exact.u, dy, k, bound=bound, pairs=True)
 
 
-FLOAT_PLANS = [f for f in gradient_float.FACTORS if prod(f) in (256, 768, 1536, 4096, 12288)]
+FLOAT_PLANS = [f for f in gradient_float.FACTORS if prod(f) in (256, 768, 12288)]
 
 
 @pytest.mark.parametrize("factors", FLOAT_PLANS, ids=str)

@@ -17,7 +17,7 @@ from monarch import Plan
 ALL = [*gradient_warp.FACTORS, (8, 16, 16), (16, 16, 16), (32, 16, 16), (16, 16, 32), (16, 32, 32)]
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(
     factors=st.sampled_from(ALL[:-2]),
     dtype=st.sampled_from(["fp16", "bf16"]),
@@ -30,7 +30,7 @@ ALL = [*gradient_warp.FACTORS, (8, 16, 16), (16, 16, 16), (32, 16, 16), (16, 16,
 @example(
     factors=(48, 32), dtype="fp16", batch=3, channels=2, part=0.4, gates=(True, False), workers=5
 )  # sums in shared memory
-@example(factors=(16, 16, 32), dtype="fp16", batch=1, channels=2, part=0.6, gates=(True, True), workers=1)
+@example(factors=(16, 16, 32), dtype="fp16", batch=1, channels=1, part=0.6, gates=(True, True), workers=1)
 @example(factors=(16, 32, 32), dtype="bf16", batch=1, channels=1, part=1.0, gates=(False, False), workers=1)
 def test_counts_equal_the_counters(
     factors: tuple[int, ...],

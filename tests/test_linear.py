@@ -40,7 +40,7 @@ SMALL: dict[str, tuple[dict[str, int], ...]] = {
         {"rows": 32, "columns": 64, "warp_rows": 32, "warp_columns": 32, "stages": 4},
         # On warpgroups, x or w (turned) in tiles of 64 rows for each.
         {"groups": 1, "columns": 32, "stages": 3, "shares": 1},
-        {"groups": 1, "turned": 1, "pitch": 37, "columns": 16, "stages": 4, "shares": 2},
+        {"groups": 1, "turned": 1, "pitch": 37, "columns": 48, "stages": 4, "shares": 2},
         {"groups": 2, "turned": 1, "pitch": 70, "columns": 32, "stages": 3},
     ),
 }

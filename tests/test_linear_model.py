@@ -25,7 +25,7 @@ from costmodel.linear import (
     symbolic_thresholds,
     thresholds,
 )
-from costmodel.measure_linear import Point, Timing, entry_of, threshold, write_table
+from costmodel.linear_points import Point, Timing, entry_of, threshold, write_table
 from costmodel.models import model, models
 from kernels_numba import linear_dispatch
 from kernels_numba import linear_thresholds as shared
@@ -328,6 +328,8 @@ def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, in
         return POINTS
 
     monkeypatch.setattr(measure_linear, "sweep", sweep)
+    monkeypatch.setattr(measure_linear, "candidate_products", lambda *_: [])
+    monkeypatch.setattr(measure_linear, "compile_products", lambda *_: None)
     monkeypatch.setattr(measure, "need_torch", lambda: None)
     monkeypatch.setattr(measurements, "FOLDER", tmp_path / "rows")
     monkeypatch.setenv(linear_dispatch.FOLDER_VARIABLE, str(tmp_path / "tables"))

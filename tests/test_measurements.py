@@ -156,7 +156,10 @@ def test_broken_files_name_the_line(tmp_path, text, message):
 
 
 def committed_files():
-    return sorted(measurements.FOLDER.glob("*/*.csv"))
+    # Of operations; test_training.py reads the others.
+    return [
+        path for path in sorted(measurements.FOLDER.glob("*/*.csv")) if path.stem in measurements.CASE_KEYS
+    ]
 
 
 def test_committed_files_are_legal_and_of_known_gpus():

@@ -324,7 +324,8 @@ def test_issue_slots_are_those_of_the_hardware_counters():
 @pytest.mark.parametrize("slug", ["h200-sxm", "h100-sxm", "a100-sxm-40gb"])
 def test_best_orders_over_the_lengths(slug):
     best = {n: costmodel.best_plan(n, gpu=slug).order for n in (256, 512, 1024, 8192, 2**20, 2**22)}
-    assert best == {256: 2, 512: 2, 1024: 2, 8192: 3, 2**20: 4, 2**22: 4}
+    assert best.pop(2**20) in (4, 5)  # outer stages of two factors, and rows of two or three: a tie
+    assert best == {256: 2, 512: 2, 1024: 2, 8192: 3, 2**22: 5}
     # The order-4 kernel needs more shared memory than a block of an A100 can have.
     assert costmodel.best_plan(32768, gpu=slug).order == (3 if slug.startswith("a100") else 4)
     # At 4096 the order-3 kernel fits twice on an SM of Hopper and once on one of an A100.
@@ -446,7 +447,9 @@ def test_plans_with_a_kernel_are_marked_and_always_shown():
     made = long.best_with_kernel
     assert made.name == "16x8x16x16 half" and made.counts.exact and made.as_dict()["kernel"] is True
     assert long.best is made or any("with a kernel is 16x8x16x16 half" in note for note in long.notes)
-    assert any("nor for any other plan" in note for note in costmodel.predict(2**17, gpu="h200-sxm").notes)
+    longer = costmodel.predict(2**17, gpu="h200-sxm")  # by kernels with outer stages
+    assert longer.best_with_kernel.plan.order == 4 and longer.best_with_kernel.counts.launches >= 3
+    assert any("nor for any other plan" in note for note in costmodel.predict(2**25, gpu="h200-sxm").notes)
 
 
 def test_the_model_knows_the_plans_that_kernels_run():

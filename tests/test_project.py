@@ -18,8 +18,10 @@ README = (ROOT / "README.md").read_text()
 
 # Files that a package may ship besides its modules.
 DATA_FILES = (
+    "costmodel/calibrated/*.toml",
     "costmodel/gpus/*.toml",
     "costmodel/measurements/*/*.csv",
+    "costmodel/measurements/*/*.json",
     "costmodel/models.toml",
     "costmodel/published/*.csv",
     "costmodel/report.html",

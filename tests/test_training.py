@@ -69,7 +69,9 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="line 2: got Loss"):
         training.losses("h200-sxm", folder=tmp_path)
     assert training.losses("l4", folder=tmp_path) == [] and training.runs("l4", folder=tmp_path) == {}
-    (folder / "hyena_training.json").write_text(json.dumps({"settings": {}, "where": "", "torch": ""}))
+    (folder / "hyena_training.json").write_text(
+        json.dumps({"settings": {}, "where": "", "torch": "", "commit": ""})
+    )
     with pytest.raises(MeasurementError, match="runs is missing"):
         training.runs("h200-sxm", folder=tmp_path)
 
@@ -91,7 +93,7 @@ def runs(gap: float = 0.01) -> dict[str, object]:
         for seed in (0, 1)
     ]  # fmt: skip
     settings = {"layers": 4, "width": 384, "length": 4096, "batch": 32, "steps": 200, "dtype": "bf16"}
-    return {"settings": settings, "where": "a GPU", "torch": "2", "runs": found}
+    return {"settings": settings, "where": "a GPU", "torch": "2", "commit": "abc", "runs": found}
 
 
 def test_report() -> None:
@@ -99,12 +101,15 @@ def test_report() -> None:
     rows += [replace(row, convolution="torch", forward_us=3e4, step_us=6e4, forward_p20_us=3e4, step_p20_us=6e4,
                      forward_p80_us=3e4, step_p80_us=6e4, step_bytes=2**33) for row in rows]  # fmt: skip
     text = training_report.report(rows, runs())
-    assert "| Hyena | 64 | 4096 | 15 | 60 | 4.00x | 2048 | 8192 | 4.00x | 500 | 500 |" in text
+    assert '| Hyena | 64 | 4096 | 15 | 60 | 4.00x | 2048 | 8192 | 4.00x | 500 | 500 | abc: a "note",' in text
     assert (
         "| convolution | 64 | 4096 | 5 | 10 | 2.00 | 30 (6.0x) | 30 (3.0x) | 1024 | 1024 (1.0x) | 2048 |"
         in text
     )
-    assert "3000 thousand tokens/s by `monarch.torch`, 1000 by `torch.fft` (3.00x)" in text
+    assert "commit abc: 3000 thousand tokens/s by\n`monarch.torch`, 1000 by `torch.fft` (3.00x)" in text
+    alone = runs()
+    alone["runs"] = [run for run in alone["runs"] if run["seed"] == 0]  # type: ignore[attr-defined]
+    assert "differ by 0.010. A second seed was not run." in training_report.report(rows, alone)
     assert "differ by at most 0.010, those of two seeds\nby 0.100" in text
     assert training_report.seed_noise(runs(0.3)) == (pytest.approx(0.3), pytest.approx(0.1))
     with pytest.raises(ValueError, match="nothing of training was measured"):

@@ -198,6 +198,18 @@ in one word.
 ``load_matrices_across(tiles, slab_words)``        ``load(word, chunk, turn)``: blocks, transposed
 ================================================== ========================================================
 
+"outer", for the outer stages of long transforms:
+
+================================================== ========================================================
+made outside the kernel                            called inside
+================================================== ========================================================
+``load_transposed(constants)``                     ``load(word)``: blocks from shared memory, transposed
+``widen(count)``                                   ``widen(x)``: registers of halves as float32
+``turn_rows(groups, registers)``                   ``turn(x, table)``: by a complex number for each row
+``turn_runs(runs, count, points=, ...)``           ``turn(x, row0, row1, row2, column)``: by twiddles,
+                                                   computed where they are used
+================================================== ========================================================
+
 "wide" has the same words as the first table: what touches sequences reads and writes float32.
 
 Nothing outside this package imports ``numba.cuda``; importing the package itself imports nothing.

@@ -27,15 +27,19 @@ from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP, a_index, 
 from kernels_numba.tile.machine import LANES, Lanes, Machine
 
 MMA_FLOPS = 4096
+_NOTHING = np.zeros(1)
 
 
 def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: str) -> NDArray:
     """Round ``values + lost`` (exactly, |lost| under half an ulp of values) to half precision, once.
 
     float64 -> half would round twice for bf16 (through float32), so float32 is rounded to odd in between: its
-    last bit is set when anything was lost, which no later rounding to nearest can mistake for a tie.
+    last bit is set when anything was lost, which no later rounding to nearest can mistake for a tie. NumPy itself
+    rounds float64 to fp16 once.
     """
     with np.errstate(invalid="ignore", over="ignore"):
+        if dtype == "fp16" and not lost.any():
+            return values.astype(np.float16)
         single = values.astype(np.float32)
         rest = np.where(np.isfinite(single), (values - single) + lost, 0.0)
         bits = single.view(np.int32)
@@ -221,6 +225,8 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
         """Halves of a b + c, rounded once; float64 in and half out. The product is exact in float64."""
         with np.errstate(invalid="ignore", over="ignore"):
             product = a * b
+            if isinstance(c, float) and c == 0:  # -0.0, which changes nothing and loses nothing
+                return round_half(product, _NOTHING, self.dtype)
             total = product + c
             # What the sum lost (Knuth's two-sum).
             back = total - product

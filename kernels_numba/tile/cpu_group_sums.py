@@ -35,34 +35,39 @@ class CpuGroupSums:
     machine: Machine
     half: np.dtype
     _count_mma: Callable
-    _read_core: Callable
     _put: Callable
 
     def group_mma_add(self, columns: int, k_tiles: int) -> Callable:
         """Begin c + left right^T for the 64 rows of a warpgroup, one 16-deep step after another."""
         rows, across = c_index(2, columns // 8)
         deep = 16 * k_tiles
-        right_places = slab_halves(columns)[:, :deep]
+        places = (slab_halves(16)[:, :deep], slab_halves(columns)[:, :deep])
+        words = tuple(np.unique(halves >> 1) for halves in places)
+
+        def read(which: int, word: int, sharers: int) -> NDArray[np.float32]:
+            machine, halves = self.machine, places[which]
+            machine.shared.read_async(machine.warp, word + words[which], machine.epoch, machine.fences)
+            machine.counters.shared_read_bytes += 2 * halves.size // sharers
+            machine.counters.shared_wavefronts += halves.size // (64 * sharers)
+            with np.errstate(invalid="ignore"):  # a signalling NaN
+                return machine.shared.halves[2 * word + halves].view(self.half).astype(np.float32)
 
         def product(c: Fragment, left: Any, right: Any) -> Fragment:
             machine = self.machine
             for word in (left, right):
                 if int(word) % SLAB_WORDS:
                     raise KernelError(f"a slab begins at word {int(word)}, not on 1024 bytes")
-            rank = machine.warp.index % GROUP_WARPS
-            left_places = slab_halves(16)[:, :deep] + 16 * SLAB * rank
-            a = self._read_core(left, left_places, sharers=1)
-            b = self._read_core(right, right_places)
+            mine = int(left) + 16 * SLAB // 2 * (machine.warp.index % GROUP_WARPS)
+            a, b = read(0, mine, 1), read(1, int(right), GROUP_WARPS)
             self._count_mma(1, columns // 8, k_tiles)
             total = np.empty((16, columns), np.float32)
             total[rows, across] = _by_row_groups(c).reshape(-1, 2, WARP).transpose(0, 2, 1)
             with np.errstate(invalid="ignore", over="ignore"):
                 for k in range(0, deep, 16):
                     total = total + a[:, k : k + 16] @ b[:, k : k + 16].T
-            halves = ((2 * int(left) + left_places).ravel(), (2 * int(right) + right_places).ravel())
-            words = np.unique(np.concatenate(halves) >> 1)
-            machine.shared.busy[words] += 1
-            machine.products.setdefault(machine.warp.index, deque()).append(words)
+            busy = np.concatenate([mine + words[0], int(right) + words[1]])
+            np.add.at(machine.shared.busy, busy, 1)
+            machine.products.setdefault(machine.warp.index, deque()).append(busy)
             found = total[rows, across].transpose(0, 2, 1).reshape(2, columns // 8, 2, WARP)
             return found.transpose(1, 0, 2, 3).reshape(-1, WARP)
 
@@ -76,7 +81,7 @@ class CpuGroupSums:
             mine = machine.products.get(machine.warp.index, deque())
             while len(mine) > pending:
                 words = mine.popleft()
-                machine.shared.busy[words] -= 1
+                np.subtract.at(machine.shared.busy, words, 1)
                 # It may have read until now.
                 machine.shared.note_late_read(machine.warp, words, machine.epoch)
             return c

@@ -16,7 +16,9 @@ Fragment = NDArray
 
 def _lanes(value: Any) -> NDArray[np.int64]:
     """An offset per lane, from a scalar or per-lane value."""
-    return np.broadcast_to(np.asarray(value, np.int64), (WARP,))
+    if isinstance(value, np.ndarray) and value.shape == (WARP,):
+        return np.asarray(value, np.int64)
+    return np.full(WARP, value, np.int64)
 
 
 class CpuMemory:

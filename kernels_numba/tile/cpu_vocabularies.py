@@ -15,6 +15,7 @@ from kernels_numba.tile.cpu_real import CpuReal
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
 from kernels_numba.tile.cpu_streams import CpuStreams
+from kernels_numba.tile.cpu_turns import CpuTurns
 from kernels_numba.tile.cpu_weights import CpuWeights
 from kernels_numba.tile.cpu_wide import CpuWide
 from kernels_numba.tile.machine import Machine
@@ -36,6 +37,10 @@ class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
 
 
+class CpuOuter(CpuTurns, CpuTile):
+    """For the outer stages of long transforms."""
+
+
 class CpuProbe(CpuProbes, CpuProducts, CpuRows, CpuTile):
     """For measuring a GPU."""
 
@@ -46,6 +51,7 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "float": CpuFloats,
     "linear": CpuLinear,
     "attention": CpuAttention,
+    "outer": CpuOuter,
     "probe": CpuProbe,
     "layers": CpuLayers,
 }

@@ -22,6 +22,7 @@ from kernels_numba.tile.gpu_real import GpuReal
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
 from kernels_numba.tile.gpu_streams import GpuStreams
+from kernels_numba.tile.gpu_turns import GpuTurns
 from kernels_numba.tile.gpu_weights import GpuWeights
 from kernels_numba.tile.gpu_wide import GpuWide
 
@@ -42,6 +43,10 @@ class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
 
 
+class GpuOuter(GpuTurns, GpuTile):
+    """For the outer stages of long transforms."""
+
+
 class GpuProbe(GpuProbes, GpuProducts, GpuRows, GpuTile):
     """For measuring a GPU."""
 
@@ -52,6 +57,7 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "float": GpuFloats,
     "linear": GpuLinear,
     "attention": GpuAttention,
+    "outer": GpuOuter,
     "probe": GpuProbe,
     "layers": GpuLayers,
 }

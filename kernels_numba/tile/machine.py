@@ -30,15 +30,14 @@ from numpy.typing import NDArray
 
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import WARP
+from kernels_numba.tile.turns import KernelError, Turns
 
 NOBODY, MANY, PAIR = -1, -2, -3
 TEAM_EPOCHS = 1 << 32
 """An epoch is the count of block barriers times this, plus that of the team's barriers since."""
+ONE_TEAM = 1 << 16
+"""Warps of a team where a kernel has no team barriers: more than a block has."""
 POISON = np.int16(0x7FFF)  # a NaN in both half-precision formats
-
-
-class KernelError(RuntimeError):
-    """A kernel did something that is undefined on a GPU."""
 
 
 class Lanes(np.ndarray):
@@ -114,6 +113,9 @@ class Warp:
     open_group: list[tuple[NDArray, NDArray]] = field(default_factory=list)
 
 
+_OTHER_WARP_USES = "a warp writes shared memory that another warp uses, without a barrier between"
+
+
 class Shared:
     """Shared memory of one block, word by word, with who touched it last."""
 
@@ -139,7 +141,22 @@ class Shared:
                 f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}"
             )
 
-    def _now(self, at: NDArray, team: NDArray, warp: Warp, epoch: int) -> NDArray:
+    def _read_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
+        """Which words were read with no barrier between then and now."""
+        at = self.read_at[index]
+        if warp.machine.one_team:
+            return at == epoch
+        return self._now(at, self.reader_team[index], warp, epoch)
+
+    def _written_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
+        """Which words were written with no barrier between then and now."""
+        at = self.written_at[index]
+        if warp.machine.one_team:
+            return at == epoch
+        return self._now(at, self.writer[index] // warp.machine.team_warps, warp, epoch)
+
+    @staticmethod
+    def _now(at: NDArray, team: NDArray, warp: Warp, epoch: int) -> NDArray:
         """Whether accesses at epochs ``at`` by ``team`` have no barrier between them and now.
 
         Another team's are separated by the block's barriers only; no barrier separates them if several teams read.
@@ -155,7 +172,7 @@ class Shared:
                 "a product reads shared memory that was not written, or whose copy was not waited for"
             )
         writer = self.writer[index]
-        if self._now(self.written_at[index], writer // warp.machine.team_warps, warp, epoch).any():
+        if self._written_now(warp, index, epoch).any():
             raise KernelError("a product reads shared memory that was written without a barrier between")
         if (np.asarray(fences)[writer] == self.written_fence[index]).any():
             raise KernelError("a product reads shared memory that its writer did not fence (fence_async)")
@@ -169,13 +186,16 @@ class Shared:
 
     def _note_read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
         """Remember who reads; whether others had read since the last barrier."""
-        read_now, reader = (
-            self._now(self.read_at[index], self.reader_team[index], warp, epoch),
-            self.reader[index],
-        )
-        self.reader_team[index] = np.where(read_now & (self.reader_team[index] != warp.team), MANY, warp.team)
-        self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
+        read_now = self._read_now(warp, index, epoch)
+        if not warp.machine.one_team:
+            team = self.reader_team[index]
+            self.reader_team[index] = np.where(read_now & (team != warp.team), MANY, warp.team)
         self.read_at[index] = epoch
+        if not read_now.any():
+            self.reader[index] = warp.index
+            return read_now
+        reader = self.reader[index]
+        self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
         return read_now & (reader == warp.index)
 
     def read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray[np.int32]:
@@ -185,7 +205,7 @@ class Shared:
             raise KernelError(
                 "shared memory is read before it was written, or before its copy was waited for"
             )
-        recent = self._now(self.written_at[index], self.writer[index] // warp.machine.team_warps, warp, epoch)
+        recent = self._written_now(warp, index, epoch)
         if recent.any():
             other = recent & (self.writer[index] != warp.index)
             if other.any():
@@ -215,18 +235,18 @@ class Shared:
         self._check_bounds(index)
         if self.busy[index].any():
             raise KernelError("shared memory is written while a product that reads it is under way")
-        read_now = self._now(self.read_at[index], self.reader_team[index], warp, epoch)
-        written_now = self._now(
-            self.written_at[index], self.writer[index] // warp.machine.team_warps, warp, epoch
-        )
-        raced = (read_now & (self.reader[index] != warp.index)) | (
-            written_now & (self.writer[index] != warp.index)
-        )
-        if raced.any():
-            raise KernelError("a warp writes shared memory that another warp uses, without a barrier between")
-        raced = read_now & (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != lanes)
-        writer = self.writer_lane[index]
-        raced |= written_now & (self.written_sync[index] == warp.syncs) & (writer != lanes) & (writer != PAIR)
+        read_now, written_now = self._read_now(warp, index, epoch), self._written_now(warp, index, epoch)
+        raced = np.zeros(index.shape, bool)
+        if read_now.any():
+            if (read_now & (self.reader[index] != warp.index)).any():
+                raise KernelError(_OTHER_WARP_USES)
+            raced |= read_now & (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != lanes)
+        if written_now.any():
+            if (written_now & (self.writer[index] != warp.index)).any():
+                raise KernelError(_OTHER_WARP_USES)
+            writer = self.writer_lane[index]
+            this_sync = written_now & (self.written_sync[index] == warp.syncs)
+            raced |= this_sync & (writer != lanes) & (writer != PAIR)
         self.writer_lane[index] = PAIR if single_halves else lanes
         if not single_halves:
             raced |= self.writer_lane[index] != lanes  # lanes of this very access
@@ -275,7 +295,7 @@ class Machine:
         self.counters = Counters()
         self.local = threading.local()
         self.shared = Shared(1)
-        self.team_warps = 1 << 16
+        self.team_warps = ONE_TEAM
         """Warps that meet at a team barrier; one team unless a kernel has such barriers."""
         self.fences: list[int] = []
         """By warp of the block, how often it fenced its writes for warpgroup products."""
@@ -283,6 +303,11 @@ class Machine:
         """By warp of the block, the words that its warpgroup products under way read, oldest first."""
         self._block_epoch = 0
         self._team_epochs: dict[int, int] = {}
+
+    @property
+    def one_team(self) -> bool:
+        """Whether the block's barriers are the only ones."""
+        return self.team_warps == ONE_TEAM
 
     @property
     def warp(self) -> Warp:
@@ -321,7 +346,7 @@ class Machine:
         return self.counters
 
     def _run_block(self, kernel: Callable, block: int, warps: int, arguments: Sequence[Any]) -> None:
-        state = _Turns(warps)
+        state = Turns(warps)
         self._turns = state
         self.fences = [0] * warps
         self.products = {}
@@ -375,62 +400,3 @@ class Machine:
 
         self._turns.arrive(warp.index, opening, members)
         self._turns.wait_turn(warp.index)
-
-
-class _Turns:
-    """A baton: which warp may run. Warps run in order of index between barriers."""
-
-    def __init__(self, warps: int) -> None:
-        self.warps = warps
-        self.alive = list(range(warps))
-        self.queue = list(range(warps))
-        self.arrived: dict[range | None, list[int]] = {}
-        self.barriers = 0
-        self.error: BaseException | None = None
-        self.change = threading.Condition()
-
-    def wait_turn(self, index: int) -> None:
-        with self.change:
-            self.change.wait_for(lambda: self.error is not None or (self.queue and self.queue[0] == index))
-            if self.error is not None:
-                raise _Stopped
-
-    def arrive(self, index: int, opening: Callable[[], None], members: range | None = None) -> None:
-        """Reach a barrier of the block or of ``members``.
-
-        The last warp opens it, and calls ``opening`` before any other can go on.
-        """
-        with self.change:
-            wanted = set(range(self.warps) if members is None else members)
-            if not wanted <= set(self.alive):
-                raise KernelError("a warp waits at a barrier that another warp of its block never reaches")
-            self.queue.remove(index)
-            waiting = self.arrived.setdefault(members, [])
-            waiting.append(index)
-            if len(waiting) == len(wanted):
-                opening()  # before any other warp can run
-                self.queue = sorted([*self.queue, *waiting])
-                del self.arrived[members]
-                self.barriers += 1
-            elif not self.queue:
-                raise KernelError("the warps of a block wait at different barriers")
-            self.change.notify_all()
-
-    def leave(self, index: int) -> None:
-        with self.change:
-            self.alive.remove(index)
-            if index in self.queue:
-                self.queue.remove(index)
-            if self.error is None and any(m is None or index in m for m in self.arrived):
-                self.error = KernelError("a warp ended while others of its block wait at a barrier")
-            self.change.notify_all()
-
-    def fail(self, error: BaseException) -> None:
-        with self.change:
-            if self.error is None and not isinstance(error, _Stopped):
-                self.error = error
-            self.change.notify_all()
-
-
-class _Stopped(BaseException):
-    """Another warp failed; this one ends."""

@@ -48,7 +48,7 @@ def fftconv(
     text = plans.to_text(plan)
     if mode not in MODES:
         raise ValueError(f"mode: accepted are {', '.join(MODES)}; got {mode!r}")
-    u, pregate, postgate = (_autocast(x) for x in (u, pregate, postgate))
+    u, pregate, postgate = (as_autocast(x) for x in (u, pregate, postgate))
     check(u, k, pregate, postgate)
     recorded = torch.is_grad_enabled() and any(
         [x is not None and x.requires_grad for x in (u, k, pregate, postgate)]
@@ -70,7 +70,7 @@ def torch_fftconv(
 
     Takes what `fftconv` takes (a ``plan`` is ignored); K and L of any size.
     """
-    u, pregate, postgate = (_autocast(x) for x in (u, pregate, postgate))
+    u, pregate, postgate = (as_autocast(x) for x in (u, pregate, postgate))
     check(u, k, pregate, postgate)
     wide = torch.promote_types(u.dtype, torch.float32)
     length, taps = u.shape[-1], k.shape[-1]
@@ -87,7 +87,7 @@ def torch_fftconv(
     return (y if postgate is None else y * postgate.to(wide)).to(u.dtype)
 
 
-def _autocast(x: Any) -> Any:
+def as_autocast(x: Any) -> Any:
     """A tensor in the type of autocast, where that is on; what is not of single or half precision stays as it is."""
     kind = x.device.type if isinstance(x, Tensor) else "meta"
     if kind == "meta" or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):

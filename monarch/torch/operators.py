@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .functional import fftconv
+from .functional import as_autocast, fftconv
 from .modules import with_skip
 
 Convolve = Callable[..., Tensor]
@@ -136,11 +136,20 @@ class Projections(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The projections, channels first."""
-        columns = x.transpose(1, 2)
+        columns = as_autocast(x).transpose(1, 2)  # cast once for all
         return [
-            self.short(torch.matmul(weight, columns), taps)
+            self.short(channels_first(weight, columns), taps)
             for weight, taps in zip(self.weights, self.shorts, strict=True)
         ]
+
+
+def channels_first(weight: Tensor, columns: Tensor) -> Tensor:
+    """``weight`` [E, D] times every [D, L] of ``columns`` [B, D, L]: [B, E, L] without gaps, and so is its gradient.
+
+    ``torch.matmul`` would make one product of all sequences, [B L, E], and give back a transposed view of it, which
+    every pass after it has to read across.
+    """
+    return torch.bmm(as_autocast(weight).expand(columns.shape[0], -1, -1), columns)
 
 
 class Hyena(nn.Module):
@@ -167,7 +176,7 @@ class Hyena(nn.Module):
         self.project = Projections(width, 3, short=short)
         self.filter = ImplicitFilter(width, length, width=filter_width)
         self.skip = nn.Parameter(torch.randn(width))
-        self.out = nn.Linear(width, width, bias=False)
+        self.out = nn.Parameter(torch.randn(width, width) * width**-0.5)
         self.convolve = convolve
 
     def forward(self, x: Tensor) -> Tensor:
@@ -175,7 +184,7 @@ class Hyena(nn.Module):
         v, before, after = self.project(x)
         k = with_skip(self.filter()[:, : x.shape[1]], self.skip, "causal")
         y = self.convolve(v, k, mode="causal", pregate=before, postgate=after)
-        return self.out(y.transpose(1, 2))
+        return channels_first(self.out, y).transpose(1, 2)
 
 
 class MonarchMixer(nn.Module):
@@ -207,7 +216,7 @@ class MonarchMixer(nn.Module):
             [ImplicitFilter(width, length, width=filter_width) for _ in range(count)]
         )
         self.skips = nn.ParameterList([torch.randn(width) for _ in range(count // 2)])
-        self.out = nn.Linear(width, width, bias=False)
+        self.out = nn.Parameter(torch.randn(width, width) * width**-0.5)
         self.convolve = convolve
 
     def two_sided(self, number: int) -> Tensor:
@@ -222,7 +231,7 @@ class MonarchMixer(nn.Module):
         y = self.convolve(v, self.two_sided(0), mode="two-sided", pregate=before, postgate=after)
         if len(self.skips) > 1:
             y = y + self.convolve(v, self.two_sided(1), mode="two-sided", postgate=after)
-        return self.out(y.transpose(1, 2))
+        return channels_first(self.out, y).transpose(1, 2)
 
 
 class LongConvLayer(nn.Module):
@@ -245,7 +254,8 @@ class LongConvLayer(nn.Module):
         """Mix x [B, L, D] along L, causally."""
         columns = x.transpose(1, 2).contiguous()
         y = self.convolve(columns, with_skip(self.k, self.skip, "causal"), mode="causal")
-        return self.out(functional.gelu(y).transpose(1, 2))
+        y = channels_first(self.out.weight, functional.gelu(y)) + as_autocast(self.out.bias)[:, None]
+        return y.transpose(1, 2)
 
 
 OPERATORS = {"hyena": Hyena, "m2": MonarchMixer, "longconv": LongConvLayer}

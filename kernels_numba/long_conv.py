@@ -1,0 +1,164 @@
+"""Convolutions too long for one fused kernel: outer stages before and after, group by group; see `outer_stage.py`.
+
+Beside input, output and spectrum a call needs one workspace, of at most ``workspace`` bytes: the intermediate of a
+group of channels and pairs of sequences. Nothing is ever copied as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba import outer_stage
+from kernels_numba.arrays import adapter_of
+from kernels_numba.device import Device
+from kernels_numba.fftconv import CPU_BLOCKS, MAX_ITEMS, FFTConv, _aligned, _bits, _device_operands, _write
+from kernels_numba.long_groups import WORKSPACE, Group, grouping
+from kernels_numba.long_launch import Stages, inner_scalars, outer_grid
+from kernels_numba.long_plans import Split, split_of
+from kernels_numba.outer_spec import Spec, outer_spec
+from kernels_numba.spectrum import Spectrum
+from kernels_numba.tile.counters import Counters
+from kernels_numba.tile.layout import ELEMENT_TYPES
+from kernels_numba.workspace import Workspaces
+from monarch import format_factors
+
+
+class LongFFTConv(FFTConv):
+    """A prepared convolution with outer stages. What `FFTConv` makes of a spectrum of a long plan."""
+
+    def __init__(self, spectrum: Spectrum, *, batch: int, workspace: int | None = None) -> None:
+        self._prepare(spectrum, batch)
+        self.split: Split = split_of(spectrum.plan)
+        self.workspace = WORKSPACE if workspace is None else workspace
+        self.rows = len(spectrum.rows) or self.split.rows
+        points = self.rows * self.split.inner.n
+        self.groups = grouping(points, spectrum.channels, self.pairs, workspace=self.workspace)
+        blocks = (
+            self.groups.group_channels * self.groups.group_pairs * max(self.split.rows, self.split.inner.n)
+        )
+        if blocks > MAX_ITEMS:
+            raise ValueError(f"workspace: groups of {self.groups.bytes} bytes are too large; allow less")
+        self._workspaces: dict[int, Workspaces] = {}
+
+    def describe(self) -> str:
+        """Rows and columns, and what a call allocates and moves, in words."""
+        groups, split, plan = self.groups, self.split, self.spectrum.plan
+        batch, channels, length = self.shape
+        ends = 2 * 2 * batch * channels * length
+        moved = ends + 4 * 4 * self.groups.n * self.pairs * channels
+        return "\n".join(
+            [
+                f"Convolution of {plan} with outer stages",
+                f"  rows       N1 = {split.rows}, by factors {format_factors(split.outer)}; {self.rows} are not zero",
+                f"  columns    N2 = {split.inner.n}, by the fused kernel of {format_factors(split.inner.factors)}",
+                f"  groups     {len(groups)} of at most {groups.group_channels} channels x {groups.group_pairs} pairs",
+                f"  workspace  {groups.bytes:,} bytes, of {self.workspace:,} allowed",
+                f"  moved      {moved:,} bytes a call beside the spectrum, of them {ends:,} of input and output; the "
+                "others stay in the L2 cache as far as a group fits",
+            ]
+        )
+
+    def specs(
+        self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
+    ) -> tuple[Spec, Any, Spec]:
+        """The three kernels: forward outer stage, rows, inverse outer stage."""
+        plan, products, length = self.spectrum.plan, self.spectrum.products, self.shape[2]
+        limit = where.shared_bytes_per_block if where else None
+        inner = self.split.family.make_spec(
+            self.split.inner, products, guarded=False, **({"shared_limit": limit} if limit else {})
+        )
+        half = 2 * length <= plan.n
+        choices: dict[str, Any] = {
+            "halves": self._halves(low_bits),
+            "guarded": length < plan.n or self.shape[0] % 2 != 0,
+            "kept": len(self.spectrum.rows),
+        }
+        forward = outer_spec(self.split, products, inverse=False, pregate=pregate, half_in=half, **choices)
+        choices |= {"postgate": postgate, "scaled": self.scaled}
+        return forward, inner, outer_spec(self.split, products, inverse=True, half_out=half, **choices)
+
+    def operand_key(self, family: Any, spec: Any) -> tuple:
+        """What the constant buffers of one of the kernels depend on."""
+        if family is outer_stage:
+            return outer_stage.operand_key(spec, self.spectrum.rows)
+        key: tuple = family.operand_key(spec)
+        return key
+
+    def _launch(self, key: tuple[int, int, bool, bool]) -> Callable[..., None]:
+        """All launches of a call, for a GPU, the low bits of the addresses, and the gates."""
+        if key in self._launches:
+            return self._launches[key]
+        index = key[0]
+        stages = Stages(self, key, _device_operands)
+        if index not in self._workspaces:  # a second one is for a stream that a graph is captured on
+            streams = 2 if 2 * self.groups.bytes <= self.workspace else 1
+            self._workspaces[index] = Workspaces(index, self.groups.bytes // 4, 0, streams=streams)
+        rooms = self._workspaces[index]
+
+        def run(stream: int, u: int, pregate: int, postgate: int, y: int) -> None:
+            stages(stream, u=u, pregate=pregate, postgate=postgate, y=y, z=rooms.of(stream)[0])
+
+        self._launches[key] = run
+        return run
+
+    def run_cpu(
+        self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS
+    ) -> tuple[Any, Counters]:
+        """Run all kernels on the CPU body; returns y and what was counted, over all of them."""
+        from kernels_numba.tile.machine import POISON, Machine
+
+        machine = Machine()
+        specs = self.specs(pregate=pregate is not None, postgate=postgate is not None)
+        result = _aligned(np.full(int(np.prod(self.shape)), POISON, POISON.dtype))
+        arrays = {
+            "u": _bits(u),
+            "pregate": _bits(pregate),
+            "postgate": _bits(postgate),
+            "y": result,
+            "workspace": _aligned(np.full(self.groups.bytes // 2, POISON, POISON.dtype)),
+        }
+        for group in self.groups:
+            arrays["workspace"][...] = POISON
+            self._group_on_cpu(machine, group, specs, arrays, blocks)
+        values = result.view(ELEMENT_TYPES[self.spectrum.dtype]).reshape(self.shape)
+        if out is None:
+            return values, machine.counters
+        _write(out, adapter_of(out, "out"), values)
+        return out, machine.counters
+
+    def _group_on_cpu(
+        self, machine: Any, group: Group, specs: Any, arrays: dict[str, NDArray], blocks: int
+    ) -> None:
+        """One group's three kernels on the CPU body."""
+        from kernels_numba.launch import vocabulary_of
+        from kernels_numba.tile.cpu_vocabularies import tile
+        from kernels_numba.tile.machine import Buffer
+
+        batch, channels, length = self.shape
+        first = 2 * group.pair
+        at = (first * channels + group.channel) * length
+        words, scales = self.spectrum.on_host()
+        own = slice(group.channel, group.channel + group.channels)
+        buffers = {name: Buffer(name, x if name == "workspace" else x[at:]) for name, x in arrays.items()}
+        spectrum, scale = Buffer("spectrum", words[own].reshape(-1)), Buffer("scales", scales[own])
+        none = Buffer("none", np.empty(0, np.int16))
+        scalars = (group.pairs, min(2 * group.pairs, batch - first), channels, group.channels, length)
+        grid, integers = inner_scalars(self.split, specs[1], self.rows * group.channels, group.pairs, blocks)
+        z = buffers["workspace"]
+        grids = [outer_grid(spec, group.channels, group.pairs) for spec in (specs[0], specs[2])]
+        for which, (family, spec) in enumerate(
+            zip((outer_stage, self.split.family, outer_stage), specs, strict=True)
+        ):
+            kernel = family.build(tile(machine, spec.dtype, vocabulary_of(family, spec)), spec)
+            found = family.operands(*self.operand_key(family, spec))
+            tables = [Buffer(name, x) for name, x in zip(("constants", "tables"), found, strict=False)]
+            arguments, count = (
+                ([buffers["u"], buffers["pregate"], *tables, z, *scalars], grids[0]),
+                ([z, none, none, spectrum, scale, *tables, z, *integers], grid),
+                ([z, buffers["postgate"], *tables, scale, buffers["y"], *scalars], grids[1]),
+            )[which]
+            machine.run(kernel, count, spec.warps, spec.shared_bytes // 4, arguments)

@@ -1,0 +1,122 @@
+"""The launches of a long convolution on a GPU: three kernels for each group, in order, on one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kernels_numba import launch, outer_stage
+from kernels_numba.device import device
+from kernels_numba.long_groups import Group
+from kernels_numba.outer_spec import Spec
+from kernels_numba.tile.layout import ELEMENT_TYPES
+
+Pointers = tuple[tuple[str, int], ...]
+"""What a launch is given: the name of an array and elements to add to its address; or no name, and an address."""
+
+
+def outer_family(spec: Spec) -> Any:
+    """What `launch` asks of a kernel family, for one outer stage: their arguments differ."""
+    return SimpleNamespace(
+        __name__=outer_stage.__name__,
+        build=outer_stage.build,
+        SIGNATURE=outer_stage.INVERSE_SIGNATURE if spec.inverse else outer_stage.FORWARD_SIGNATURE,
+        VOCABULARY=outer_stage.VOCABULARY,
+        min_blocks=outer_stage.min_blocks,
+    )
+
+
+def outer_grid(spec: Spec, channels: int, pairs: int) -> int:
+    """Blocks of an outer stage: one for each strip, or for ``warps`` strips where a warp takes one alone."""
+    return -(-spec.strips * channels * pairs // (spec.warps if spec.b == 1 else 1))
+
+
+def inner_scalars(split: Any, spec: Any, rows: int, pairs: int, blocks: int) -> tuple[int, tuple[int, ...]]:
+    """Grid and integers of the rows' kernel: the two planes of a pair are a pair of sequences of N2 samples.
+
+    ``rows``: of all channels of a group.
+    """
+    workers = split.family.workers(spec)
+    items = rows * pairs
+    per_worker = -(-items // (workers * max(1, blocks)))
+    return -(-items // (workers * per_worker)), (items, per_worker, pairs, 2 * pairs, rows, split.inner.n)
+
+
+class Stages:
+    """The three kernels of a `LongFFTConv` on one GPU, and its launches.
+
+    Args:
+        convolve: the convolution.
+        key: GPU, low bits of the addresses, and whether there are gates, as `FFTConv._launch`.
+        operands: ``operands(family, key, index)``, constant buffers on a GPU.
+    """
+
+    def __init__(self, convolve: Any, key: tuple[int, int, bool, bool], operands: Callable[..., Any]) -> None:
+        index, low_bits, pregate, postgate = key
+        self.where, self.split, self.shape = device(index), convolve.split, convolve.shape
+        self.rows = convolve.rows
+        self.itemsize = ELEMENT_TYPES[convolve.spectrum.dtype].itemsize
+        self.specs = convolve.specs(low_bits, pregate=pregate, postgate=postgate, where=self.where)
+        inner = self.split.family
+        families = (outer_family(self.specs[0]), inner, outer_family(self.specs[2]))
+        self.loaded = [
+            launch.load(family, spec, index) for family, spec in zip(families, self.specs, strict=True)
+        ]
+        self.constants = [
+            operands(family, convolve.operand_key(family, spec), index)
+            for family, spec in zip((outer_stage, inner, outer_stage), self.specs, strict=True)
+        ]
+        self.words, self.scales = convolve.spectrum.on_device(index)
+        self._made: dict[tuple[int, int, int], tuple[Callable[..., None], ...]] = {}
+        self.steps = [step for group in convolve.groups for step in self._steps(group)]
+
+    def __call__(self, stream: int, *, u: int, pregate: int, postgate: int, y: int, z: int) -> None:
+        """Launch everything on a stream; addresses of the arrays and of the workspace ``z``."""
+        given = {"u": u, "pregate": pregate, "postgate": postgate, "y": y, "z": z}
+        for run, pointers in self.steps:
+            places = (given[name] + self.itemsize * at if name else at for name, at in pointers)
+            run(stream, *places)
+
+    def _steps(self, group: Group) -> list[tuple[Callable[..., None], Pointers]]:
+        batch, channels, length = self.shape
+        first = 2 * group.pair
+        forward, inner, inverse = self._launchers(
+            group.channels, group.pairs, min(2 * group.pairs, batch - first)
+        )
+        at = (first * channels + group.channel) * length
+        words = self.words + 4 * group.channel * self.rows * self.split.inner.n
+        scales = self.scales + 4 * group.channel
+        return [
+            (forward, (("u", at), ("pregate", at), ("z", 0))),
+            (inner, (("z", 0), ("", words), ("", scales), ("z", 0))),
+            (inverse, (("z", 0), ("postgate", at), ("", scales), ("y", at))),
+        ]
+
+    def _launchers(self, channels: int, pairs: int, batch: int) -> tuple[Callable[..., None], ...]:
+        """Launches for a group of so many channels, pairs and sequences; made once for each size."""
+        size = channels, pairs, batch
+        if size not in self._made:
+            forward, inner, inverse = self.specs
+            scalars = (pairs, batch, self.shape[1], channels, self.shape[2])
+            workers = (self.where.sm_count or 1) * self.loaded[1].blocks_per_sm
+            grid, integers = inner_scalars(self.split, inner, self.rows * channels, pairs, workers)
+            first, middle, last = ([c.pointer for c in found] for found in self.constants)
+            self._made[size] = (
+                self.loaded[0].launcher(
+                    outer_grid(forward, channels, pairs),
+                    ("u", "pregate", *first, "z", *scalars),
+                    ("u", "pregate", "z"),
+                ),
+                self.loaded[1].launcher(
+                    grid,
+                    ("z", 0, 0, "words", "scales", *middle, "back", *integers),
+                    ("z", "words", "scales", "back"),
+                ),
+                self.loaded[2].launcher(
+                    outer_grid(inverse, channels, pairs),
+                    ("z", "postgate", *last, "scales", "y", *scalars),
+                    ("z", "postgate", "scales", "y"),
+                ),
+            )
+        return self._made[size]

@@ -1,0 +1,130 @@
+"""Transforms too long for one fused kernel: which plans have outer stages, and the default ones.
+
+Such a plan's factors are those of the rows, one or two (`outer_spec.SPLITS`), then those of a plan that a fused kernel
+runs, on every row: N = N1 N2. Where factors could be divided either way, two outer factors are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.families import HOPPER, default_plans, families
+from kernels_numba.outer_spec import SPLITS, outer_spec
+from monarch import Plan, format_factors
+
+LONGEST = 2**24
+"""Points of the longest transform."""
+TYPES = ("fp16", "bf16")
+
+INNER_TIME = {
+    256: 1.33,
+    512: 1.18,
+    768: 1.19,
+    1024: 1.18,
+    1536: 1.30,
+    2048: 1.51,
+    4096: 1.52,
+    8192: 1.93,
+    12288: 2.32,
+    16384: 2.29,
+    24576: 2.59,
+    32768: 2.26,
+}
+"""Picoseconds a point of the fused kernels, measured on an H200 (costmodel/measurements),"""
+OUTER_TIME = {16: 2.05, 32: 2.07, 256: 2.25, 512: 2.64, 1024: 2.96}
+"""and of both outer stages, by rows (16 is taken from 32)."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A long plan as rows and columns."""
+
+    plan: Plan
+    outer: tuple[int, ...]
+    inner: Plan
+    family: ModuleType
+    """Of the inner plan."""
+
+    @property
+    def rows(self) -> int:
+        """N1."""
+        return self.plan.n // self.inner.n
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The outer factors, the second one if there is no other."""
+        return SPLITS[self.rows]
+
+    def spectrum_layout(
+        self, dtype: str, kept: tuple[int, ...] = ()
+    ) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+        """Bins and weights [1, N] in the order in which the rows' kernels read a spectrum, row by row; tiles.
+
+        ``kept``: of these rows only, if not of all.
+        """
+        order, phase, tiles = self.family.spectrum_layout(self.inner, dtype)
+        rows = np.array(kept) if kept else np.arange(self.rows)
+        bins = rows[:, None] + self.rows * order[0][None, :]
+        return bins.reshape(1, -1), np.tile(phase, rows.size), rows.size * tiles
+
+
+def split(plan: Plan, capability: tuple[int, int] = HOPPER) -> Split | None:
+    """Rows and columns of a plan with outer stages; None if no kernels run it so."""
+    if plan.packing != "pair":
+        return None
+    for outer in (2, 1):
+        head, rest = plan.factors[:outer], plan.factors[outer:]
+        if not rest or head not in ((a, b)[:outer] for a, b in SPLITS.values() if (b > 1) == (outer == 2)):
+            continue
+        for family in families():
+            if rest in family.PACKINGS.get("pair", ()):
+                inner = Plan(int(np.prod(rest)), rest)
+                if inner.n % 64 == 0 and getattr(family, "CAPABILITY", None) in (None, capability):
+                    return Split(plan, head, inner, family)
+    return None
+
+
+def split_of(plan: Plan, capability: tuple[int, int] = HOPPER) -> Split:
+    """As :func:`split`; raises ``ValueError`` if no kernels run the plan."""
+    found = split(plan, capability)
+    if found is None:
+        heads = ", ".join(format_factors((a, b) if b > 1 else (a,)) for a, b in SPLITS.values())
+        raise ValueError(
+            f"plan: no kernels run {plan}; a long one is {heads}, then factors that a fused kernel runs in pairs"
+        )
+    return found
+
+
+@cache
+def default_long_plans(
+    limit: int = LARGEST_SHARED_BYTES, capability: tuple[int, int] = HOPPER, *, shortest: int = 65536
+) -> dict[int, Plan]:
+    """By transform length above ``shortest``, the plan that should be fastest; GPUs as for `families.default_plans`."""
+    found: dict[int, tuple[float, Plan]] = {}
+    for inner in default_plans(limit, capability).values():
+        for rows, pair in SPLITS.items():
+            n = rows * inner.n
+            if inner.packing != "pair" or inner.n not in INNER_TIME or not shortest < n <= LONGEST:
+                continue
+            factors = (*(f for f in pair if f > 1), *inner.factors)
+            made = split(Plan(n, factors), capability)
+            if made is None or made.rows != rows:
+                continue
+            if any(outer_spec(made, "fp16", inverse=way).shared_bytes > limit for way in (False, True)):
+                continue
+            time = INNER_TIME[inner.n] + OUTER_TIME[rows]
+            if n not in found or time < found[n][0]:
+                found[n] = (time, Plan(n, factors))
+    return {n: plan for n, (_, plan) in sorted(found.items())}
+
+
+def refusal(dtype: Any) -> str:
+    """Why sequences of a dtype have no long transforms."""
+    return f"transforms with outer stages take {' and '.join(TYPES)} sequences, not {dtype} ones"

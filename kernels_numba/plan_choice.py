@@ -1,0 +1,168 @@
+"""Which plan a convolution takes: the one asked for, checked, or the default one for its length."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+import monarch
+from kernels_numba.device import LARGEST_SHARED_BYTES, Device
+from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, is_fused, runs_on
+from kernels_numba.long_plans import TYPES, default_long_plans, refusal, split, split_of
+from monarch import Plan
+
+
+def points_needed(mode: str, length: int, taps: int) -> int:
+    """Points of a transform without aliasing; a circular convolution of another length than that is folded."""
+    if mode == "circular":
+        return 2 * length - 1 if taps > 1 else length
+    return monarch.convolution_length(mode, length, taps)
+
+
+@lru_cache(maxsize=256, typed=True)
+def choose_plan(
+    mode: str,
+    length: int,
+    taps: int,
+    plan: Plan | None,
+    dtype: str,
+    where: Device,
+    *,
+    sequences: str,
+    on_chip: int | None = None,
+) -> tuple[Plan, bool]:
+    """The plan asked for, checked, or the default one, with what is zero and wanted; whether it has outer stages.
+
+    ``dtype``: of the products, ``sequences``: of the arrays. ``on_chip``: see `spectrum.prepare_filter`.
+    """
+    if plan is not None and not isinstance(plan, Plan):
+        raise TypeError(
+            f"plan: expected a monarch.Plan, got {type(plan).__name__}; for instance "
+            "monarch.Plan(1024, monarch.parse_factors('32x32'))"
+        )
+    if not isinstance(length, (int, np.integer)) or length < 1:
+        raise ValueError(f"length: expected a whole number of samples, at least one; got {length!r}")
+    if mode == "circular" and taps > length:
+        raise ValueError(
+            f"k: {taps} taps are more than the {length} samples of a circular convolution; fold the filter onto the "
+            'circle, or use mode "causal" or "two-sided"'
+        )
+    need = points_needed(mode, length, taps)
+    capability = where.capability or HOPPER  # the CPU body runs every family
+    limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
+    plans = {
+        n: p
+        for n, p in default_plans(limit, capability, dtype=dtype).items()
+        if on_chip is None or n <= on_chip
+    }
+    longer: dict[int, Plan] = {}
+    if dtype in TYPES and sequences == dtype:
+        shortest = max(plans, default=0) if on_chip is None else on_chip
+        longer = default_long_plans(limit, capability, shortest=shortest)
+    if plan is None:
+        found, outer = _default(mode, length, taps, need, plans, longer, (dtype, sequences), where)
+        if not outer:
+            found = default_plans(limit, capability, halved=2 * length <= found.n, dtype=dtype)[found.n]
+        plan = found
+    else:
+        outer = _is_long(plan, dtype, capability, on_chip)
+        if outer and sequences not in TYPES:
+            raise ValueError(f"plan: {refusal(sequences)}; convert them, or take another plan than {plan}")
+        if plan.n < need and not (mode == "circular" and plan.n == length):
+            or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
+            raise ValueError(
+                f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
+                f"taps, which needs {need}{or_exact}"
+            )
+    if (plan.packing == "complex") != (dtype == "complex64"):
+        raise ValueError(
+            f"plan: {plan} is for {'complex' if plan.packing == 'complex' else 'real'} sequences, these are {dtype}; "
+            'Plan(..., packing="complex") is for complex64, the other packings are for real ones'
+        )
+    plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
+    if outer:
+        split_of(plan, capability)
+    elif not runs_on(family_of(plan, dtype), capability):
+        other = plans.get(plan.n, "another plan")
+        raise ValueError(
+            f"plan: {plan} needs instructions that {where.name} does not have (compute capability "
+            f"{capability[0]}.{capability[1]}); leave plan away, or ask for {other}"
+        )
+    return plan, outer
+
+
+def _is_long(plan: Plan, dtype: str, capability: tuple[int, int], on_chip: int | None) -> bool:
+    """Whether a plan that was asked for has outer stages: if no fused kernel runs it, or none may."""
+    if dtype not in TYPES or split(plan, capability) is None:
+        return False
+    return is_fused(plan, dtype) is False if on_chip is None else plan.n > on_chip
+
+
+def _default(
+    mode: str,
+    length: int,
+    taps: int,
+    need: int,
+    plans: dict[int, Plan],
+    longer: dict[int, Plan],
+    types: tuple[str, str],
+    where: Device,
+) -> tuple[Plan, bool]:
+    """The default plan for so many points, and whether it has outer stages."""
+    for found, outer in ((plans, False), (longer, True)):
+        if mode == "circular" and length in found:
+            return found[length], outer
+    for found, outer in ((plans, False), (longer, True)):
+        fitting = [n for n in found if n >= need]
+        if fitting:
+            return found[min(fitting)], outer
+    dtype, sequences = types
+    reasons = ""
+    if len(plans) < len(default_factors(dtype)):
+        reasons = f" on {where.name}, by its shared memory"
+    if not longer:
+        reasons += f" ({refusal(sequences)})"
+    raise ValueError(
+        f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the kernels of {dtype} "
+        f"take up to {max(longer or plans)}{reasons}. reference.fftconv computes any length in float64."
+    )
+
+
+# ---- spectra with zeros --------------------------------------------------------------------------------------
+def check_pattern(pattern: monarch.SparsityPattern, plan: Plan, mode: str, length: int) -> None:
+    """Raises unless a pattern of zeros is one of the plan's, and leaves results real."""
+    if not isinstance(pattern, monarch.SparsityPattern):
+        raise TypeError(f"pattern: expected a monarch.SparsityPattern, got {type(pattern).__name__}")
+    if pattern.factors != plan.factors:
+        raise ValueError(
+            f"pattern: it has the factors {pattern.factors}, the plan {plan}; make it with this plan, and give the plan"
+        )
+    if plan.packing == "half":
+        raise ValueError('pattern: half-length packing has no zeros yet; take a plan with packing "pair"')
+    if plan.packing == "pair" and not pattern.is_symmetric:
+        raise ValueError("pattern: zeros must be symmetric for real sequences; take pattern.symmetric()")
+    if mode == "circular" and length != plan.n:
+        raise ValueError(
+            f"pattern: a circular convolution of {length} samples on a circle of {plan.n} points would have zeros of "
+            "another spectrum; take a plan of exactly as many points"
+        )
+
+
+def kept_bins(pattern: monarch.SparsityPattern, plan: Plan) -> NDArray[np.bool_]:
+    """[N], by frequency: whether it is kept."""
+    kept = np.zeros(plan.points, np.bool_)
+    kept[plan.frequencies().reshape(-1)] = pattern.kept
+    return kept
+
+
+def rows_kept(pattern: monarch.SparsityPattern | None, plan: Plan) -> tuple[int, ...]:
+    """Rows k1 of a plan with outer stages of which something is kept; () if that is all of them."""
+    if pattern is None:
+        return ()
+    rows = split_of(plan).rows
+    live = kept_bins(pattern, plan).reshape(-1, rows).any(axis=0)
+    if live.all():
+        return ()
+    return tuple(int(row) for row in np.flatnonzero(live)) or (0,)

@@ -1,0 +1,140 @@
+"""Frequency-sparse convolutions on the CPU body: the masked spectrum's result, and what rows of zeros spare."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+import numpy as np
+import pytest
+from convolutions import filters, noise, scatter
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from strategies import seeds
+
+import reference
+from kernels_numba import FFTConv, prepare_filter, sparse_fftconv
+from monarch import Plan, SparsityPattern
+
+ON_CHIP = 512
+PLAN = Plan(4096, (16, 16, 16))
+
+
+def close(y: NDArray, u: NDArray, k: NDArray, pattern: SparsityPattern, plan: Plan, mode: str) -> None:
+    """Within the bound of the dense kernels: rounding knows no zeros, so errors are those of the whole filter."""
+    exact = reference.sparse_fftconv(u, k, pattern, plan=plan, mode=mode)
+    found = reference.relative_error(y, exact, u, k, pairs=True)
+    assert found.worst <= reference.fftconv_bound(plan.order, "fp16") * scatter(plan.n), found
+
+
+@settings(max_examples=4)
+@given(
+    rows=st.sampled_from([16, 32]),
+    zeros=st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 7)),
+    random=st.booleans(),
+    mode=st.sampled_from(["circular", "causal"]),
+    batch=st.integers(1, 3),
+    seed=seeds,
+)
+@example(16, (7, 0, 0), False, "circular", 2, 0)
+@example(32, (3, 2, 1), True, "causal", 3, 1)
+def test_sparse_equals_the_masked_spectrum(
+    rows: int, zeros: tuple, random: bool, mode: str, batch: int, seed: int
+) -> None:
+    """For boxes, and for unions of random rows and blocks."""
+    plan = Plan(rows * 256, (rows, 16, 16))
+    pattern = SparsityPattern.middles(plan, [2 * z for z in zeros])
+    if random:
+        draw = np.random.default_rng(seed)
+        kept = draw.random(plan.factors) < draw.random((rows, 1, 1)).round()
+        pattern = SparsityPattern(plan.factors, kept | np.roll(kept, 1, 1)).symmetric()
+    length = plan.n if mode == "circular" else plan.n // 2
+    k, u = filters(2, length, seed), noise((batch, 2, length), "fp16", [seed, 1])
+    spectrum = prepare_filter(k, length=length, mode=mode, plan=plan, on_chip=ON_CHIP, pattern=pattern)
+    out = np.full_like(u, np.nan)
+    close(FFTConv(spectrum, batch=batch)(u, out=out), u, k, pattern, plan, mode)
+
+
+def test_two_outer_factors() -> None:
+    """Of 16 x 16 rows a quarter stays; only they are stored, written, convolved and read."""
+    plan = Plan(65536, (16, 16, 16, 16))
+    pattern = SparsityPattern.middles(plan, (8, 8, 0, 0))
+    k, u = filters(1, plan.n), noise((1, 1, plan.n), "fp16")
+    spectrum = prepare_filter(k, length=plan.n, plan=plan, on_chip=ON_CHIP, pattern=pattern)
+    kept = len(spectrum.rows)
+    assert 56 <= kept <= 64 and spectrum.words.shape == (1, 256 * kept)
+    convolve = FFTConv(spectrum, batch=1)
+    y, counters = convolve.run_cpu(u)
+    close(y, u, k, pattern, plan, "circular")
+    assert counters.global_written_bytes["workspace"] == 2 * 4 * 256 * kept
+    assert counters.global_read_bytes["workspace"] == 2 * 4 * 256 * kept
+    assert f"{kept} are not zero" in convolve.describe()
+
+
+def test_rows_of_zeros_are_spared() -> None:
+    """Half the rows: half the workspace, its traffic, the spectrum and the rows' products."""
+    u, found = noise((2, 1, 4096), "fp16"), {}
+    for zeros in (0, 8):
+        pattern = SparsityPattern.middles(PLAN, (zeros, 0, 0))
+        spectrum = prepare_filter(
+            filters(1, 9), length=4096, plan=PLAN, on_chip=ON_CHIP, pattern=pattern if zeros else None
+        )
+        convolve = FFTConv(spectrum, batch=2)
+        _, counters = convolve.run_cpu(u, blocks=1)
+        found[zeros] = counters, convolve.groups.bytes, spectrum.words.nbytes
+    (dense, room, stored), (sparse, less, fewer) = found[0], found[8]
+    assert 2 * less == room and 2 * fewer == stored
+    for table in ("global_read_bytes", "global_written_bytes"):
+        assert 2 * getattr(sparse, table)["workspace"] == getattr(dense, table)["workspace"]
+    assert 2 * sparse.global_read_bytes["spectrum"] == dense.global_read_bytes["spectrum"]
+    assert sparse.half_flops * 2 == dense.half_flops
+    assert sparse.mma_m16n8k16 < dense.mma_m16n8k16
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_nothing_and_everything(kept: bool) -> None:
+    pattern = SparsityPattern(PLAN.factors, np.full(PLAN.factors, kept))
+    u, k = noise((1, 1, 4096), "fp16"), filters(1, 4096)
+    dense, sparse = (
+        FFTConv(prepare_filter(k, length=4096, plan=PLAN, on_chip=ON_CHIP, pattern=p), batch=1)(u)
+        for p in (None, pattern)
+    )
+    assert np.array_equal(sparse, dense if kept else np.zeros_like(dense))
+
+
+def test_one_kernel_takes_patterns_too() -> None:
+    """On chip zeros are values like others."""
+    plan = Plan(1024, (32, 32))
+    pattern = SparsityPattern.middles(plan, (16, 8))
+    u, k = noise((2, 2, 1024), "fp16"), filters(2, 1024)
+    close(sparse_fftconv(u, k, pattern, plan=plan), u, k, pattern, plan, "circular")
+
+
+def test_refusals() -> None:
+    u, k = noise((1, 1, 1024), "fp16"), filters(1, 9)
+    plan = Plan(1024, (32, 32))
+    middles = SparsityPattern.middles(plan, (16, 0))
+    for arguments, kind, words in (
+        ({"pattern": None}, None, ""),
+        (
+            {"pattern": np.ones(1024, bool)},
+            TypeError,
+            "pattern: expected a monarch.SparsityPattern, got ndarray",
+        ),
+        ({"pattern": SparsityPattern.middles(PLAN, (8, 0, 0))}, ValueError, "pattern: it has the factors"),
+        ({"pattern": SparsityPattern.tails(plan, (8, 0))}, ValueError, "pattern: zeros must be symmetric"),
+    ):
+        if kind is None:
+            prepare_filter(k, length=1024, plan=plan, **arguments)
+            continue
+        with pytest.raises(kind, match=f"^{re.escape(words)}"):
+            prepare_filter(k, length=1024, plan=plan, **arguments)
+    with pytest.raises(
+        ValueError, match=r"^pattern: a circular convolution of 500 samples on a circle of 1024"
+    ):
+        sparse_fftconv(np.ascontiguousarray(u[..., :500]), k, middles, plan=plan)
+    half = Plan(65536, (16, 8, 16, 16), packing="half")
+    whole = SparsityPattern(half.factors, np.ones(prod(half.factors), bool))
+    with pytest.raises(ValueError, match=r"^pattern: half-length packing has no zeros yet"):
+        prepare_filter(k, length=65536, plan=half, pattern=whole)

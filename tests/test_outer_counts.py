@@ -1,0 +1,144 @@
+"""The closed-form counts of long convolutions' outer stages against what the CPU body counts, exactly."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from test_kernel_counts import flat
+
+import costmodel
+import costmodel.fftconv
+from costmodel import long_counts, long_report, measure_long, outer_counts
+from costmodel.measurements import Row
+from kernels_numba import FFTConv, long_groups, long_plans, outer_spec, outer_stage, prepare_filter
+from kernels_numba.long_launch import outer_grid
+from kernels_numba.tile.cpu_vocabularies import tile
+from kernels_numba.tile.machine import Buffer, Machine
+from monarch import Plan, format_factors
+
+N2 = 64
+SHAPES = [(32, 1, False, True), (64, 3, True, False), (32, 2, True, True)]
+"""Columns of a strip, batch, gated, half a signal."""
+CASES = [(a, b, *shape, False) for a, b in ((16, 1), (32, 1), (16, 16)) for shape in SHAPES]
+CASES += [(16, 32, *SHAPES[2], False), (16, 16, *SHAPES[1], True), (32, 32, 64, 1, False, True, True)]
+
+
+@pytest.mark.parametrize("inverse", [False, True], ids=["forward", "inverse"])
+@pytest.mark.parametrize(("a", "b", "strip", "batch", "gated", "half", "copied"), CASES)
+def test_counts_equal_the_counters(
+    a: int, b: int, strip: int, batch: int, gated: bool, half: bool, copied: bool, inverse: bool
+) -> None:
+    n, channels = a * b * N2, 1
+    length = n // 2 - 5 if half else n
+    gates = {"postgate" if inverse else "pregate": gated, "scaled": inverse and gated}
+    halves = 1 if length % 2 else 8
+    spec = outer_spec.Spec(
+        a,
+        b,
+        N2,
+        "fp16",
+        inverse,
+        strip=strip,
+        halves=halves,
+        guarded=True,
+        half_in=half,
+        half_out=half,
+        warps=4,
+        copied=copied,
+        **gates,
+    )
+    pairs = -(-batch // 2)
+    x = np.zeros(batch * channels * length, np.int16)
+    z = np.zeros(2 * pairs * channels * n, np.int16)
+    (words,) = outer_stage.operands(*outer_stage.operand_key(spec))
+    constants, scales = Buffer("constants", words), Buffer("scales", np.ones(channels, np.float32))
+    scalars = (pairs, batch, channels, channels, length)
+    machine = Machine()
+    kernel = outer_stage.build(tile(machine, "fp16", "outer"), spec)
+    arguments = (
+        [Buffer("workspace", z), Buffer("postgate", x), constants, scales, Buffer("y", x)]
+        if inverse
+        else [Buffer("u", x), Buffer("pregate", x), constants, Buffer("workspace", z)]
+    )
+    grid = outer_grid(spec, channels, pairs)
+    counted = flat(machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*arguments, *scalars]))
+    assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
+    expected = outer_counts.totals(
+        a,
+        b,
+        N2,
+        strip=strip,
+        warps=spec.warps,
+        inverse=inverse,
+        batch=batch,
+        channels=channels,
+        length=length,
+        rows_in=spec.rows_in,
+        half_out=half and inverse,
+        gated=gated,
+        scaled=inverse and gated,
+        copied=copied,
+    )
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"
+
+
+def test_a_long_convolution_moves_what_is_said() -> None:
+    """Device memory is crossed by the sequences once, and by the intermediate twice each way."""
+    plan = Plan(4096, (16, 16, 16))
+    spectrum = prepare_filter(np.eye(2, 9), length=2048, mode="causal", plan=plan, on_chip=2048)
+    convolve = FFTConv(spectrum, batch=3)
+    _, counters = convolve.run_cpu(np.zeros(convolve.shape, np.float16))
+    sequences, planes = 2 * prod(convolve.shape), 2 * 2 * plan.n * 2 * 2
+    assert counters.global_read_bytes["u"] == sequences == counters.global_written_bytes["y"]
+    assert counters.global_read_bytes["workspace"] == 2 * planes == counters.global_written_bytes["workspace"]
+    assert counters.global_read_bytes["spectrum"] >= 4 * 2 * plan.n
+
+
+def test_the_model_knows_what_the_kernels_choose() -> None:
+    assert long_counts.SPLITS == outer_spec.SPLITS and long_counts.BLOCKS == outer_spec.TUNED
+    assert long_counts.GROUP_BYTES == long_groups.GROUP_BYTES and long_counts.LONGEST == long_plans.LONGEST
+    for n, plan in long_plans.default_long_plans().items():
+        rows, row_plan = long_counts.split(plan)
+        made = long_plans.split_of(plan)
+        assert (rows, row_plan.factors) == (made.rows, made.inner.factors)
+        assert plan.factors in long_counts.factor_lists(n, plan.order)
+
+
+def test_predicted_times_of_long_convolutions() -> None:
+    """Three kernels, one after the other, above the bytes that they must move."""
+    found = costmodel.predict(2**20, gpu="h200-sxm", batch=8, channels=48)
+    best = found.best_with_kernel
+    assert len(best.counts.stages) == 3 and best.counts.launches == 9  # in three groups
+    moved = sum(stage.device_bytes for stage in best.counts.stages)
+    assert moved == 12 * 8 * 48 * 2**20 + 4 * 48 * 2**20 == best.counts.device_bytes
+    assert moved / 4.3e12 < best.time_s < 2 * moved / 4.3e12
+    assert "3 kernels, one after the other" in costmodel.fftconv.explain(
+        costmodel.predict(2**20, gpu="h200-sxm", batch=8, channels=48, order=5)
+    )
+
+
+def test_measured_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for every case, with the figures of its rows."""
+    rows = []
+    for case in measure_long.cases():
+        note = "plan=16x16x16x16x16; tile=4096; extra=2097152 bytes; sparsity=0.5; rows=128"
+        if not case.zeros and not case.taps:
+            note = note.replace(
+                "16x16x16x16x16", format_factors(long_plans.default_long_plans()[case.n].factors)
+            )
+        for provider, dtype, us in (
+            ("ours", "fp16", 1000.0),
+            ("ours:x", "fp16", 2500.0),
+            ("torch", "fp32", 8000.0),
+        ):
+            rows.append(
+                Row("fftconv", case.name, dtype, provider, us, us, us, 9, 1, 1, 1e-3, "2026-11-30", "c", note)
+            )
+    monkeypatch.setattr(long_report.measurements, "read", lambda *_, **__: rows)
+    text = long_report.tables()
+    assert sum(line.count("| 8.0 | 1.0e-3 | 2 | 2 |") for line in text) == 12
+    assert sum(line.endswith("| 1 | 2.5 | 2.50 | 8 | 1.0e-3 | 2 | 2 | 2 |") for line in text) == 4
+    assert sum(line.startswith("| 50.0% | 128 of 256 | 1 | 1.00 |") for line in text) == 5
