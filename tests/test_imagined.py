@@ -66,7 +66,7 @@ def test_unknown_value() -> None:
 def test_flips_are_the_differences() -> None:
     base = decisions("b200", LAYERS, lengths=SHORT)
     assert flips(base, base) == []
-    less = decisions(what_if("b200", shared_memory=0.5), LAYERS, lengths=SHORT)
+    less = decisions(what_if("b200", shared_memory=0.25), LAYERS, lengths=SHORT)
     assert flips(base, less) == ["N = 32K: order 4 -> 3"]
     slow = decisions(what_if("b200", bandwidth=0.5), LAYERS, lengths=SHORT)
     assert "M2 of o: 2 -> 33" in flips(base, slow)
