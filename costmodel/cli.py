@@ -151,21 +151,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help="linear: the layers of this model (see costmodel/models.toml); may be repeated (all)",
     )
-    m.add_argument(
-        "--layer",
-        action="append",
-        default=[],
-        metavar="LAYER",
-        help="linear: only this layer of the models (qkv); repeatable; tables keep their other entries",
-    )
-    m.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=_shape,
-        metavar="NxK",
-        help="linear: this shape (4097x4096), of no model; repeatable",
-    )
+    for name, kind, metavar, what in (
+        ("--layer", str, "LAYER", "only this layer of the models (qkv); tables keep their other entries"),
+        ("--shape", _shape, "NxK", "this shape (4097x4096), of no model"),
+    ):
+        text = f"linear: {what}; repeatable"
+        m.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=text)
     m.add_argument("--quick", action="store_true", help="fewer samples and cases")
     m.add_argument(
         "--plan",

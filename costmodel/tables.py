@@ -211,7 +211,7 @@ def measured(rows: Sequence[Row], gpu: GPU, form: str) -> str:
 def _provider(row: Row) -> str:
     """Who was measured; where the kernels chose the plan themselves, with that plan."""
     plan = plan_of(row) if row.op == "fftconv" and row.ours and not row.provider_variant else None
-    return f"{row.provider} ({plan_name(plan)})" if plan else row.provider
+    return f"{row.provider}: {plan_name(plan)}" if plan else row.provider
 
 
 def case_keys(op: str) -> tuple[str, ...]:
@@ -276,7 +276,7 @@ def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] =
 
 def comparison_rows(found: Comparison) -> tuple[list[str], list[list[int | str]]]:
     """Header and cells of predicted and measured times, one row for each case."""
-    header = [*case_keys(found.op), "type", "plan", "measured", "model", "interval", "error"]
+    header = [*case_keys(found.op), "type", "plan", "ours", "model", "interval", "error"]
     return header, [
         [
             *case_cells(p.row),

@@ -387,7 +387,7 @@ def test_measurements_csv_is_the_file(capsys, measured):
 @pytest.mark.parametrize("form", ["table", "md"])
 def test_measurements_for_people(capsys, measured, form):
     out, _ = run(capsys, "measurements", "--gpu", "h200-sxm", "--format", form)
-    assert "torch" in out and "median" in out and "ours (32x32)" in out
+    assert "torch" in out and "median" in out and "ours: 32x32" in out
 
 
 def test_measurements_json(capsys, measured):
