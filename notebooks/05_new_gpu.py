@@ -191,7 +191,8 @@ else:
 # %%
 if GPU == "b200":
     orders = base.orders
-    assert [orders[n] for n in (256, 1024, 4096, 16384, 32768, 65536, 2**22)] == [2, 2, 3, 4, 4, 4, 5]
+    assert [orders[n] for n in (256, 1024, 4096, 16384, 32768, 65536)] == [2, 2, 3, 4, 4, 4]
+    assert orders[2**22] in (5, 6)  # a tie
     assert base.thresholds == {"qkv": (1, 9), "o": (2, 2)}
     assert [m for m, impl in fastest.items() if impl == "flat"] == [1, 2, 4, 8] and fastest[16] == "full"
     assert base.splits == {(1, 4096): 13, (1, 65536): 18, (8, 8192): 2, (64, 2048): 1}
