@@ -21,7 +21,14 @@ from kernels_numba import (
     prepare_filter,
 )
 from kernels_numba.block_spec import TUNED
-from kernels_numba.families import DEFAULT_FACTORS, FAMILIES, HALVED_FACTORS, default_plan, family_of
+from kernels_numba.families import (
+    DEFAULT_FACTORS,
+    FAMILIES,
+    HALVED_FACTORS,
+    default_plan,
+    default_plans,
+    family_of,
+)
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
@@ -393,7 +400,7 @@ def test_the_model_knows_every_kernel():
         ]
         assert sorted(known) == sorted(run)
     for n, factors in [*DEFAULT_FACTORS.items(), *HALVED_FACTORS.items()]:
-        plan = default_plan(n) if factors == DEFAULT_FACTORS[n] else Plan(n, factors)
+        plan = default_plan(n) if factors == DEFAULT_FACTORS[n] else default_plans(halved=True)[n]
         found = kernel_counts.kernel_counts(
             plan, 2, 1, dtype="fp16", variant="plain", capacity_bytes=227 * 1024
         )

@@ -324,8 +324,9 @@ def test_issue_slots_are_those_of_the_hardware_counters():
 @pytest.mark.parametrize("slug", ["h200-sxm", "h100-sxm", "a100-sxm-40gb"])
 def test_best_orders_over_the_lengths(slug):
     best = {n: costmodel.best_plan(n, gpu=slug).order for n in (256, 512, 1024, 8192, 2**20, 2**22)}
-    assert best.pop(2**20) in (4, 5)  # outer stages of two factors, and rows of two or three: a tie
-    assert best == {256: 2, 512: 2, 1024: 2, 8192: 3, 2**22: 5}
+    # Outer stages of two factors, and rows of two, three or four: ties.
+    assert best.pop(2**20) in (4, 5) and best.pop(2**22) in (5, 6)
+    assert best == {256: 2, 512: 2, 1024: 2, 8192: 3}
     # The order-4 kernel needs more shared memory than a block of an A100 can have.
     assert costmodel.best_plan(32768, gpu=slug).order == (3 if slug.startswith("a100") else 4)
     # At 4096 the order-3 kernel fits twice on an SM of Hopper and once on one of an A100.
