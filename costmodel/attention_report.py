@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from costmodel import decode_attention, measurements, render
+from costmodel import decode_attention, documents, measurements, render
 from costmodel.errors import UnknownGPUError
 from costmodel.gpus import load
 from costmodel.measurements import Row
 
-BEGIN, END = "<!-- measured-attention: begin -->", "<!-- measured-attention: end -->"
+PART = "measured-attention"
+BEGIN, END = documents.marks(PART)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "attention.md"
 RATES = (1, 5, 10, 25, 50, 75, 100)
 SWEEP = (32, 32, 1024)
@@ -187,8 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.write:
         print(text)
         return 0
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    documents.write(DOCUMENT, {PART: [text]})
     return 0
 
 

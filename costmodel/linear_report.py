@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from costmodel import linear, measure_decode, measurements, render
+from costmodel import documents, linear, measure_decode, measurements, render
 from costmodel.errors import UnknownGPUError
 from costmodel.gpus import load
 from costmodel.measurements import Row
@@ -192,12 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.write:
         print("\n\n".join("\n".join(lines) for lines in found.values()))
         return 0
-    text = DOCUMENT.read_text(encoding="utf-8")
-    for name, lines in found.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, _, rest = text.partition(begin)
-        text = "\n".join([before + begin, *lines, end]) + rest.partition(end)[2]
-    measurements.write_whole(DOCUMENT, text)
+    documents.write(DOCUMENT, found)
     return 0
 
 

@@ -18,6 +18,7 @@ from costmodel import (
     compare,
     compare_linear,
     decode_attention,
+    documents,
     gradient_report,
     long_report,
     measurements,
@@ -157,12 +158,7 @@ class Table:
     def replaced(self) -> tuple[str, str]:
         """The document as it is, and with this table made anew. Raises ``ValueError`` where it has no such place."""
         text = self.path.read_text(encoding="utf-8")
-        begin, end = f"<!-- {self.name}: begin -->\n", f"<!-- {self.name}: end -->"
-        before, found, rest = text.partition(begin)
-        old, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"{self.document}: no place for a table between {begin.strip()} and {end}")
-        return text, before + begin + "\n".join(self.make(old.splitlines())) + "\n" + end + after
+        return text, documents.replaced(text, self.name, self.make, where=self.document)
 
 
 TABLES = (

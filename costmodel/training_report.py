@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel import render, training
+from costmodel import documents, render, training
 from costmodel.errors import UnknownGPUError
 from costmodel.gpus import load
 from costmodel.training import OperatorRow
 
-BEGIN, END = "<!-- measured-training: begin -->", "<!-- measured-training: end -->"
+PART = "measured-training"
+BEGIN, END = documents.marks(PART)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "training.md"
 NAMES = {
     "fftconv": "convolution",
@@ -193,8 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.write:
         print(text)
         return 0
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    documents.write(DOCUMENT, {PART: [text]})
     return 0
 
 
