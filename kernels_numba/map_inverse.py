@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kernels_numba.map_transform import MOST_REGISTERS, slices
+from kernels_numba.map_transform import MOST_REGISTERS, SharedTile, slices
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(SharedTile):
     """Everything that is compiled into one kernel."""
 
     rows: int
@@ -51,19 +51,9 @@ class Spec:
         return self.wanted_columns // 16 if self.columns % 32 else 2
 
     @property
-    def points(self) -> int:
-        """Frequencies of a tile."""
-        return self.rows * self.columns // 2
-
-    @property
     def constant_words(self) -> int:
         """Both factors."""
         return (self.columns * self.wanted_columns + self.rows * self.wanted_rows) // 2
-
-    @property
-    def pitch(self) -> int:
-        """Words from frequency to frequency in shared memory: odd, so that 32 of them are on different banks."""
-        return self.channels + 1
 
     @property
     def shared_bytes(self) -> int:

@@ -36,8 +36,26 @@ def slices(rows: int, columns: int) -> int:
     return 3 if columns % 32 else 2
 
 
+class SharedTile:
+    """What both kernels of maps keep in shared memory beside constants: points of a few channels, by frequency."""
+
+    rows: int
+    columns: int
+    channels: int
+
+    @property
+    def points(self) -> int:
+        """Frequencies of a tile."""
+        return self.rows * self.columns // 2
+
+    @property
+    def pitch(self) -> int:
+        """Words from frequency to frequency in shared memory: odd, so that 32 of them are on different banks."""
+        return self.channels + 1
+
+
 @dataclass(frozen=True)
-class Spec:
+class Spec(SharedTile):
     """Everything that is compiled into one kernel."""
 
     rows: int
@@ -62,19 +80,9 @@ class Spec:
         return slices(self.rows, self.columns)
 
     @property
-    def points(self) -> int:
-        """Frequencies of a tile."""
-        return self.rows * self.columns // 2
-
-    @property
     def constant_words(self) -> int:
         """Both factors."""
         return (self.columns * self.seen_columns + self.rows * self.seen_rows) // 2
-
-    @property
-    def pitch(self) -> int:
-        """Words from frequency to frequency in shared memory: odd, so that 32 of them are on different banks."""
-        return self.channels + 1
 
     @property
     def shared_bytes(self) -> int:
