@@ -1,6 +1,6 @@
 """The model's counts beside the hardware's own counters: ``python -m costmodel.counters``.
 
-Prints what was measured on a GPU (``costmodel/measurements/hardware-counters/<gpu>.csv``). With ``--measure`` it runs
+Prints what was measured on a GPU (``costmodel/hardware_counters/<gpu>.csv``). With ``--measure`` it runs
 every case once under Nsight Compute (``ncu``, which must be installed and allowed to read counters), and with
 ``--write`` keeps the result. Two quantities are compared, each for a case of every kernel family:
 
@@ -29,7 +29,7 @@ from costmodel import measurements, render
 from costmodel.errors import MeasurementError
 from costmodel.measure_counters import Case, cases, run_cases
 
-FOLDER = measurements.FOLDER / "hardware-counters"
+FOLDER = Path(__file__).parent / "hardware_counters"
 LIMIT = 0.05
 """Largest difference that is allowed between a count and the hardware's, relative."""
 QUANTITIES = ("device_bytes", "tensor_instructions")

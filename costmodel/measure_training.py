@@ -22,10 +22,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from costmodel import measurements, render
+from costmodel import render
 from costmodel.errors import MeasurementError
 from costmodel.measure import commit, need_torch, time_calls
-from costmodel.training import CONVOLUTIONS, LAYERS, OperatorRow, to_csv
+from costmodel.training import CONVOLUTIONS, FOLDER, LAYERS, OperatorRow, to_csv
 
 WIDTH = 768
 TOKENS = 64 * 4096
@@ -307,7 +307,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layer", action="append", choices=LAYERS, help="this one; may be given again")
     parser.add_argument("--length", action="append", type=int, help="this many samples; may be given again")
     parser.add_argument(
-        "--output", type=Path, help="the file to write; by default that of this GPU in costmodel/measurements"
+        "--output",
+        type=Path,
+        help="the file to write; by default that of this GPU in costmodel/training_runs",
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many")
     parser.add_argument("--no-batches", action="store_true", help="do not look for the largest batch")
@@ -316,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[OperatorRow] = []
     try:
         need_torch()
-        path = options.output or measurements.FOLDER / _slug() / "training.csv"
+        path = options.output or FOLDER / _slug() / "training.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         batches = not (options.quick or options.no_batches)
         for row in run(todo, batches=batches, seconds=options.seconds):

@@ -152,7 +152,7 @@ def path_of(slug: str, op: str, *, folder: Path | None = None) -> Path:
 def read(slug: str, *, op: str | None = None, folder: Path | None = None) -> list[Row]:
     """All rows of a GPU (of one operation, or of all); an empty list when nothing was measured."""
     base = (folder or FOLDER) / slug
-    # Beside them are files with other columns (costmodel.training).
+    # A folder may hold files with other columns beside them (costmodel.training).
     files = [base / f"{name}.csv" for name in ([op] if op else sorted(CASE_KEYS))]
     return [row for file in files if file.exists() for row in read_file(file)]
 

@@ -1,6 +1,6 @@
 """What was measured of training: operators against the same ones by `torch.fft`, and the curves of a training run.
 
-``costmodel/measurements/<gpu-slug>/training.csv`` has a row per layer, shape and convolution, with the columns of
+``costmodel/training_runs/<gpu-slug>/training.csv`` has a row per layer, shape and convolution, with the columns of
 `OperatorRow` (`HEADER`); `costmodel.measure_training` writes it. ``hyena_training.csv`` and ``hyena_training.json`` are
 what ``examples/train_hyena.py`` writes. Readers refuse what is incomplete or not finite, and name the line.
 """
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import MeasurementError
-from costmodel.measurements import DTYPES, FOLDER
+from costmodel.measurements import DTYPES
 
+FOLDER = Path(__file__).parent / "training_runs"
 CONVOLUTIONS = ("fused", "torch")
 LAYERS = ("fftconv", "fftconv-gated", "hyena", "m2", "longconv")
 

@@ -1,7 +1,7 @@
 """The measured part of ``docs/training.md``: ``python -m costmodel.training_report --gpu h200-sxm --write``.
 
 Without ``--write`` it is printed. It has the times and memory of layers beside the same ones by `torch.fft`, and what
-the training run came to, from ``costmodel/measurements/<gpu>/training.csv`` and ``hyena_training.*``.
+the training run came to, from ``costmodel/training_runs/<gpu>/training.csv`` and ``hyena_training.*``.
 """
 
 from __future__ import annotations
