@@ -68,7 +68,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     both formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same
     variants at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
     shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
-    copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`.
+    copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -115,6 +115,32 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     ):
         yield filter_transform.family(spec), spec
     yield from _conv2d()
+    yield from _probes()
+
+
+def _probes() -> Iterator[tuple[Any, Any]]:
+    """The kernels that measure a GPU (`costmodel.calibrate`), one of each kind and type."""
+    from kernels_numba import group_probes, probes
+
+    for kind, depth, warps, dtype, blocks in (
+        ("read", 8, 4, "fp16", 2),
+        ("write", 1, 8, "fp16", 2),
+        ("copy", 1, 8, "fp16", 2),
+        ("shared", 4, 8, "fp16", 4),
+        ("fma", 8, 8, "fp16", 4),
+        ("fma_halves", 8, 8, "fp16", 4),
+        ("fma_halves", 8, 8, "bf16", 4),
+        ("exp", 8, 8, "fp16", 4),
+        ("mma", 8, 8, "fp16", 2),
+        ("mma", 8, 8, "bf16", 2),
+        ("mma_narrow", 8, 8, "fp16", 2),
+        ("mma_tf32", 8, 8, "fp16", 2),
+        ("launch", 1, 1, "fp16", 2),
+        ("barrier", 1, 8, "fp16", 2),
+    ):
+        yield probes, probes.Spec(kind, depth, warps, dtype, blocks)
+    for columns, dtype in ((64, "fp16"), (128, "fp16"), (256, "fp16"), (256, "bf16")):
+        yield group_probes, group_probes.Spec(columns, dtype)
 
 
 def long_kernels() -> Iterator[tuple[Any, Any]]:
