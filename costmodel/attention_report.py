@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from costmodel import decode_attention, documents, measurements, render
+from costmodel import decode_attention, documents, measurements, render, tables
 from costmodel.errors import UnknownGPUError
 from costmodel.gpus import load
 from costmodel.measurements import Row
@@ -57,7 +57,7 @@ def report(rows: Sequence[Row], gpu: str) -> str:
     parts = [_beside_peers(times, rows), _synchronised(times), _fallback(times), _sweep(times)]
     judged = decode_attention.judge(rows, gpu)
     if judged.pairs:
-        parts.append(["### Split counts", "", judged.verdict().removeprefix("decode_attention: ")])
+        parts.append(["### Split counts", "", tables.verdict(judged)])
     host = [row for row in rows if "host" in row.provider]
     if host:
         parts.append(

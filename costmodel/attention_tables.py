@@ -8,13 +8,11 @@ from typing import Any
 from costmodel import render, units
 from costmodel.attention_counts import Shape
 from costmodel.decode_attention import (
-    FITTED_GPU,
-    RELATIVE_ERROR,
-    RELATIVE_ERROR_ELSEWHERE,
     Candidate,
     bound_of,
     candidates,
     floor_us,
+    relative_error,
 )
 from costmodel.gpus import GPU, load
 
@@ -76,7 +74,7 @@ def _answer(case: dict[str, Any], gpu: GPU) -> dict[str, Any]:
     sizes = {"batch": case["B"], "kv_heads": case["Hkv"], "length": case["L"]}
     found = candidates(heads=case["Hq"], head_size=case["D"], gpu=gpu, **sizes)
     shape = Shape(case["D"], case["Hq"] // case["Hkv"])
-    error = RELATIVE_ERROR if gpu.slug == FITTED_GPU else RELATIVE_ERROR_ELSEWHERE
+    error = relative_error(gpu)
 
     def as_dict(c: Candidate) -> dict[str, Any]:
         return {

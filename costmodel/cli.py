@@ -19,6 +19,7 @@ from costmodel.errors import NoGPUError, UnknownGPUError
 
 OPERATIONS = ("fftconv", "linear", "decode_attention", "conv2d")
 MEASURED = (*OPERATIONS, "fftconv_gradients")
+COMPARED = ("fftconv", "fftconv_gradients", "linear", "decode_attention", "decode_step", "conv2d")
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN_GPU, EXIT_NO_GPU = 1, 2, 3, 4
 
 _ABOUT = """\
@@ -181,7 +182,11 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXITS,
     )
     c.add_argument("--gpu", required=True, metavar="GPU", help=_GPU_HELP)
-    c.add_argument("--op", default="fftconv", choices=("fftconv", "linear"), help="operation (fftconv)")
+    c.add_argument(
+        "--op",
+        choices=COMPARED,
+        help="this operation, case by case (every operation in short, and the convolutions case by case)",
+    )
     c.add_argument(
         "--max-regret", type=_positive, metavar="X", help="exit 1 when a decision's p95 regret is above X"
     )
@@ -371,24 +376,21 @@ def _measurements(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from costmodel import decode_attention, tables
-    from costmodel.compare import compare
+    from costmodel import comparisons, tables
 
-    if options.op == "linear":
-        from costmodel.compare_linear import compare as compare_linear
-
-        found, attention = compare_linear(options.gpu), None
+    if options.op:
+        every = [comparisons.compare(options.gpu, options.op)]
     else:
-        found, attention = compare(options.gpu), decode_attention.compare(options.gpu)
-    others = [attention] if attention else []
-    print(tables.comparison(found, options.format, others))
+        every = list(comparisons.compare_all(options.gpu).values())
+    found, others = every[0], every[1:]
+    print(tables.comparisons(found, others, options.format))
     if found.skipped:
         render.note(f"rows left out, of a variant that the model does not predict: {found.skipped}")
     if not found.pairs and options.format in ("json", "csv"):
         render.note(f"nothing of ours was measured on {found.gpu.slug} yet, so nothing was compared")
     if options.max_regret is None:
         return 0
-    regrets = [found.worst_regret_p95(), *(other.worst_regret_p95() for other in others)]
+    regrets = [one.worst_regret_p95() for one in every]
     worst = max((regret for regret in regrets if regret is not None), default=None)
     if worst is None:
         render.note("no case has two measured choices, so --max-regret had nothing to judge")

@@ -20,12 +20,15 @@ from statistics import median
 from typing import Any
 
 from costmodel import counts as counting
-from costmodel import measurements, timing
+from costmodel import long_counts, measurements, timing
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, load
 from costmodel.measurements import Row
 from monarch import Plan, format_factors, parse_factors
 from monarch import plan as default_plan
+
+SPARSE = ("partial", "sparse")
+"""Variants with a number of taps (in tiles, or whole) or a percentage of zeros behind them."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,10 @@ def plan_of(row: Row) -> Plan | None:
     """The plan that a row of ours was measured with; None when its variant is not a plan."""
     case = row.case_values
     n, length = int(case["N"]), int(case["L"])
+    if tile := _named(row, "tile"):
+        from kernels_numba.families import default_plan as fused
+
+        return fused(tile)
     text = row.provider_variant
     note = re.search(r"\bplan=([0-9x]+)", row.note)
     if not text and note:
@@ -131,21 +138,36 @@ def plan_of(row: Row) -> Plan | None:
 
 def plan_to_judge(row: Row) -> Plan | None:
     """`plan_of` a row of ours that the model predicts; None for the others."""
-    known = row.case_values["variant"] in counting.VARIANTS and row.dtype in counting.ITEM_BYTES
-    return plan_of(row) if known else None
+    kind = str(row.case_values["variant"]).partition("-")[0]
+    known = row.case_values["variant"] in counting.VARIANTS or kind in SPARSE
+    return plan_of(row) if known and row.dtype in counting.ITEM_BYTES else None
 
 
 def counts_of(row: Row, plan: Plan, gpu: GPU) -> Counts:
     """The counts of ``row``'s case with the plan that it was measured with."""
     case = row.case_values
-    return counting.for_plan(
+    variant = str(case["variant"])
+    kind, _, amount = variant.partition("-")
+    batch = int(case["B"])
+    if tile := _named(row, "tile"):
+        batch *= long_counts.windows(int(case["L"]), int(amount), tile)
+    found = counting.for_plan(
         plan,
-        int(case["B"]),
+        batch,
         int(case["H"]),
         dtype=row.dtype,
-        variant=str(case["variant"]),
+        variant="plain" if kind in SPARSE else variant,
         capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
     )
+    rows = _named(row, "rows")
+    return long_counts.with_rows(found, plan, rows) if rows else found
+
+
+def _named(row: Row, name: str) -> int:
+    """A number that the note of a short filter's or a sparse spectrum's row has, such as tile=4096; else 0."""
+    kind = str(row.case_values["variant"]).partition("-")[0]
+    found = re.search(rf"\b{name}=(\d+)", row.note) if kind in SPARSE else None
+    return int(found.group(1)) if found else 0
 
 
 def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
@@ -161,7 +183,8 @@ def decide(pairs: Sequence[Pair]) -> list[Decision]:
     out = []
     cases: dict[tuple[str, str], list[Pair]] = {}
     for p in pairs:
-        cases.setdefault((p.row.case, p.row.dtype), []).append(p)
+        if p.row.case_values["variant"] in counting.VARIANTS:
+            cases.setdefault((p.row.case, p.row.dtype), []).append(p)
     for (case, dtype), members in cases.items():
         by_order: dict[int, list[Pair]] = {}
         for p in members:

@@ -11,8 +11,12 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodel import linear, measurements
 from costmodel.compare import Comparison, Decision, Pair
+from costmodel.cross_validation import Problem
 from costmodel.gpus import GPU, load
 from costmodel.measurements import Row
 
@@ -40,14 +44,19 @@ def choice_of(row: Row) -> Any:
     return Choice.of(impl, **{name: int(value) for name, _, value in (s.partition("=") for s in settings)})
 
 
-def _pair(row: Row, gpu: GPU) -> Pair:
+def _time(row: Row, rates: linear.Rates) -> tuple[float, str, dict[str, float]]:
     from kernels_numba.linear_product import product
 
-    case, choice = row.case_values, choice_of(row)
+    case = row.case_values
     overlap = row.provider_variant.endswith(OVERLAPPED)
-    made = product(choice, int(case["M"]), int(case["N"]), int(case["K"]), row.dtype, overlap=overlap)
-    rates = linear.rates(gpu)
-    seconds, bound, _ = linear.time_of(made, rates, overlap=overlap)
+    m, n, k = (int(case[key]) for key in ("M", "N", "K"))
+    made = product(choice_of(row), m, n, k, row.dtype, overlap=overlap)
+    return linear.time_of(made, rates, overlap=overlap)
+
+
+def _pair(row: Row, gpu: GPU) -> Pair:
+    choice, rates = choice_of(row), linear.rates(gpu)
+    seconds, bound, _ = _time(row, rates)
     spread = sqrt(linear.KERNEL.error**2 + rates.uncertainty**2)
     us = seconds * 1e6
     return Pair(row, choice, us, us * (1 - spread), us * (1 + spread), bound)
@@ -68,3 +77,38 @@ def _decide(rows: Sequence[Row], gpu: GPU) -> list[Decision]:
             best = min(times, key=times.__getitem__)
             found.append(Decision("thresholds", case, dtype, chosen, best, times[chosen] / times[best]))
     return found
+
+
+def problem(gpu: str | GPU, *, folder: Path | None = None) -> Problem | None:
+    """The model with a factor for each term of each kernel; layers [N, K] are left out whole."""
+    chosen = load(gpu)
+    rows = [row for row in measurements.read(chosen.slug, op="linear", folder=folder) if row.ours]
+    if not rows:
+        return None
+    rates = linear.rates(chosen)
+    terms = [_time(row, rates)[2] for row in rows]
+    kernels = [_kernel(row) for row in rows]
+    owned = [[f"{kernel}: {term}" for term in some] for kernel, some in zip(kernels, terms, strict=True)]
+    names = sorted({name for some in owned for name in some})
+    place = np.zeros((len(rows), max(map(len, owned))), int)
+    times = np.zeros(place.shape)
+    for i, (some, own) in enumerate(zip(terms, owned, strict=True)):
+        place[i, : len(own)] = [names.index(name) for name in own]
+        times[i, : len(own)] = [1e6 * seconds for seconds in some.values()]
+    assert all(next(iter(some)) == linear.START for some in terms)
+    order = np.array([linear.OVERLAP_ORDER[kernel.removesuffix(OVERLAPPED)] for kernel in kernels])
+
+    def predict(factors: NDArray) -> NDArray:
+        moved = times * factors[place]
+        work = (moved[:, 1:] ** order[:, None]).sum(axis=1) ** (1 / order)
+        return np.asarray(moved[:, 0] + work)
+
+    groups = [(row.case_values["N"], row.case_values["K"]) for row in rows]
+    return Problem("linear", tuple(names), predict, np.array([row.median_us for row in rows]), groups)
+
+
+def _kernel(row: Row) -> str:
+    """Whose factors a row has: the full product on warpgroups has its own, and so have overlapped launches."""
+    choice = choice_of(row)
+    name = "group" if choice.impl == "full" and "groups" in choice.options else str(choice.impl)
+    return name + (OVERLAPPED if row.provider_variant.endswith(OVERLAPPED) else "")

@@ -55,6 +55,11 @@ def rates(gpu: GPU | str) -> Rates:
     )
 
 
+def relative_error(gpu: GPU) -> float:
+    """Of a pass's time on a GPU."""
+    return RELATIVE_ERROR if gpu.slug == FITTED_GPU else RELATIVE_ERROR_ELSEWHERE
+
+
 def predict(
     batch: int,
     inputs: int,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from costmodel import render, units
-from costmodel.conv2d import FITTED_GPU, PASSES, RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE, rates
+from costmodel.conv2d import PASSES, rates, relative_error
 from costmodel.gpus import GPU, load
 
 SHOWN = 5
@@ -64,7 +64,7 @@ def _answer(case: dict[str, Any], gpu: GPU, dtype: str) -> dict[str, Any]:
 
     if dtype == "fp32":
         raise ValueError("--dtype: got fp32; accepted with conv2d: fp16, bf16")
-    r, error = rates(gpu), RELATIVE_ERROR if gpu.slug == FITTED_GPU else RELATIVE_ERROR_ELSEWHERE
+    r, error = rates(gpu), relative_error(gpu)
     geometry = Geometry.of(
         (case["S"], case["Cin"], case["n"], case["n"]), (case["Cout"], case["Cin"], case["k"], case["k"])
     )

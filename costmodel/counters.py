@@ -27,7 +27,7 @@ from typing import Any
 
 from costmodel import measurements, render
 from costmodel.errors import MeasurementError
-from costmodel.measure_counters import Case, cases, run_cases
+from costmodel.measure_counters import Case, cases, chosen_cases, run_cases
 
 FOLDER = Path(__file__).parent / "hardware_counters"
 LIMIT = 0.05
@@ -39,7 +39,6 @@ METRICS = {
     "tensor": "sm__inst_executed_pipe_tensor.sum",
     "moves": "sm__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum",
 }
-KERNELS = "regex:fftconv|decode_attention|softmax_fp|gemv_|flat_gemm|full_gemm|group_gemm"
 
 
 @dataclass(frozen=True)
@@ -68,21 +67,21 @@ HEADER = ",".join(f.name for f in fields(Entry))
 
 # ---- the hardware --------------------------------------------------------------------------------------------
 def profile(chosen: Sequence[Case], *, tool: str = "ncu") -> list[dict[str, float]]:
-    """The counters of `METRICS` of every case's kernel: ncu around a process of its own.
+    """The counters of `METRICS` of every launch of the cases: ncu around a process of its own.
 
     Raises:
         MeasurementError: ncu is not there or failed.
     """
     command = [
         *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
-        *("--kernel-name", KERNELS, "--launch-count", str(len(chosen))),
+        *("--profile-from-start", "off"),
         *("--metrics", ",".join(METRICS.values())),
         *(
             sys.executable,
             "-m",
             "costmodel.counters",
             "--run",
-            *dict.fromkeys(case.family for case in chosen),
+            *dict.fromkeys(family for case in chosen for family in case.families),
         ),
     ]
     try:
@@ -93,7 +92,7 @@ def profile(chosen: Sequence[Case], *, tool: str = "ncu") -> list[dict[str, floa
         ) from error
     if done.returncode:
         raise MeasurementError(f"{tool} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return parse_profile(done.stdout, len(chosen))
+    return parse_profile(done.stdout, sum(len(case.launches) for case in chosen))
 
 
 def parse_profile(text: str, count: int) -> list[dict[str, float]]:
@@ -122,17 +121,21 @@ def parse_profile(text: str, count: int) -> list[dict[str, float]]:
 def entries(
     chosen: Sequence[Case], found: Sequence[dict[str, float]], *, day: str, commit: str, tool: str
 ) -> list[Entry]:
-    """Counted beside measured, case by case."""
+    """Counted beside measured, case by case: the launches of one family in a case together."""
     out = []
-    for case, values in zip(chosen, found, strict=True):
-        measured = {
-            "device_bytes": round(values["read"] + values["write"]),
-            "tensor_instructions": round(values["tensor"] - values["moves"]),
-        }
-        predicted = case.counts()
-        out += [
-            Entry(case.family, case.name, q, predicted[q], measured[q], day, commit, tool) for q in QUANTITIES
-        ]
+    launches = iter(found)
+    for case in chosen:
+        measured = {family: dict.fromkeys(QUANTITIES, 0.0) for family in case.families}
+        for family in case.launches:
+            values = next(launches)
+            if family:
+                measured[family]["device_bytes"] += values["read"] + values["write"]
+                measured[family]["tensor_instructions"] += values["tensor"] - values["moves"]
+        for family, predicted in case.counts().items():
+            out += [
+                Entry(family, case.name, q, predicted[q], round(measured[family][q]), day, commit, tool)
+                for q in QUANTITIES
+            ]
     return out
 
 
@@ -218,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", default="table", choices=("table", "csv", "md"), help="(table)")
     parser.add_argument("--run", nargs="+", metavar="FAMILY", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    known = list(dict.fromkeys(case.family for case in cases()))
+    known = list(dict.fromkeys(family for case in cases() for family in case.families))
     unknown = [name for name in (options.run or options.family or ()) if name not in known]
     if unknown:
         print(f"counters: family: got {unknown[0]!r}; accepted: {', '.join(known)}", file=sys.stderr)
@@ -229,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     slug = options.gpu
     try:
         if options.measure:
-            rows, slug = _measure([case for case in cases() if case.family in (options.family or known)])
+            rows, slug = _measure(chosen_cases(options.family or ()))
             if not rows:
                 return 4
         else:
@@ -243,8 +246,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     print(table(rows, options.format))
     if options.measure and options.write:
-        kept = [e for e in read(slug) if e.family not in {row.family for row in rows}]
-        merged = sorted([*kept, *rows], key=lambda e: known.index(e.family))
+        order = [(family, case.name) for case in cases() for family in case.families]
+        anew = {(row.family, row.case) for row in rows}
+        kept = [e for e in read(slug) if (e.family, e.case) not in anew and (e.family, e.case) in order]
+        merged = sorted([*kept, *rows], key=lambda e: order.index((e.family, e.case)))
         measurements.write_whole(path_of(slug), to_csv(merged))
         render.note(f"wrote {path_of(slug)}")
     return 1 if any(abs(row.error) > LIMIT for row in rows) else 0

@@ -17,22 +17,37 @@ what the joining of s partial results costs. The figures were fitted to 101 meas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from costmodel import measurements
 from costmodel.attention_counts import KEYS, WARP, Shape
-from costmodel.compare import percentile
+from costmodel.compare import Comparison, Decision, Pair
 from costmodel.gpus import GPU, load
 from costmodel.measurements import Row
 
-LAUNCH_US = 2.86
-WAVE_US, REDUCTION_US, SPLIT_US = 1.71, 1.5, 0.133
-SM_SHARE, SM_SHARE_PER_ROW = 0.643, 0.0205
-NORM = 5.35
-FITTED_RATE = 4.49e12
-"""Bytes per second; the file of that GPU says 4.55e12 of a long read."""
+
+@dataclass(frozen=True)
+class Figures:
+    """What was fitted; microseconds, and without unit."""
+
+    launch_us: float = 2.86
+    wave_us: float = 1.71
+    reduction_us: float = 1.5
+    split_us: float = 0.133
+    sm_share: float = 0.643
+    sm_share_per_row: float = 0.0205
+    norm: float = 5.35
+    read_bytes_per_s: float = 4.49e12
+    """On `FITTED_GPU`; the file of that GPU says 4.55e12 of a long read."""
+
+
+FIGURES = Figures()
+if TYPE_CHECKING:
+    from costmodel.cross_validation import Problem
+
 FITTED_GPU = "h200-sxm"
 RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.033, 0.15
 """Root mean square of the fit's relative errors; on a GPU that it was not fitted to, what the project assumes."""
@@ -65,10 +80,14 @@ def blocks_per_sm(shape: Shape, gpu: GPU) -> int:
     return max(1, min(room // (shared_bytes(shape) + 1024), 2))
 
 
+def relative_rate(gpu: GPU) -> float:
+    """Memory rate over that of the GPU that the figures were found on."""
+    return 1.0 if gpu.slug == FITTED_GPU else _rate(gpu) / _rate(load(FITTED_GPU))
+
+
 def read_rate(gpu: GPU) -> float:
     """Bytes per second of keys and values: the fit's, times the ratio of this GPU's memory rate to that GPU's."""
-    reference = load(FITTED_GPU)
-    return FITTED_RATE * _rate(gpu) / _rate(reference)
+    return FIGURES.read_bytes_per_s * relative_rate(gpu)
 
 
 def _rate(gpu: GPU) -> float:
@@ -82,30 +101,66 @@ def floor_us(*, batch: int, kv_heads: int, head_size: int, length: int, gpu: GPU
 
 def bound_of(shape: Shape, *, batch: int, kv_heads: int, length: int, splits: int, gpu: GPU) -> str:
     """What most of the time is spent on: memory, a single SM's share, or launching and joining."""
+    done = work(shape, batch=batch, kv_heads=kv_heads, length=length, splits=splits, gpu=gpu)
+    return _bound(terms_us(done, relative_rate(gpu)))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the time of a call follows from."""
+
+    nbytes: Any
+    """Of keys and values."""
+    uneven: Any
+    """Keys of the busiest SM over those of an average one, times the tiles of rows of a unit."""
+    rows: Any
+    waves: Any
+    splits: Any
+
+
+def work(
+    shape: Shape, *, batch: int, kv_heads: int, length: int, splits: int, gpu: GPU, per_sm: int | None = None
+) -> Work:
+    """Of a call with so many splits."""
     units, tiles = batch * kv_heads * shape.row_tiles, ceil(length / KEYS)
     sms = int(gpu.spec["sm_count"])
-    memory = floor_us(batch=batch, kv_heads=kv_heads, head_size=shape.head_size, length=length, gpu=gpu)
-    share = (SM_SHARE + SM_SHARE_PER_ROW * shape.unit_rows) * shape.row_tiles
-    one_sm = memory * ceil(units * splits / sms) * ceil(tiles / splits) * sms / (units * tiles) * share
-    whole = time_us(shape, batch=batch, kv_heads=kv_heads, length=length, splits=splits, gpu=gpu)
-    if max(memory, one_sm) < whole / 2:
-        return "launching"
-    return "memory" if memory >= one_sm else "one SM"
+    blocks = units * splits
+    uneven = ceil(blocks / sms) * ceil(tiles / splits) * sms / (units * tiles) * shape.row_tiles
+    waves = ceil(blocks / (sms * (per_sm or blocks_per_sm(shape, gpu))))
+    nbytes = batch * kv_heads * tiles * KEYS * 4 * shape.head_size
+    return Work(nbytes, uneven, shape.unit_rows, waves, splits)
+
+
+def terms_us(done: Work, rate: float, figures: Figures = FIGURES) -> dict[str, Any]:
+    """Microseconds: launch, memory, the busiest SM's own time, further waves, and joining partial results.
+
+    ``rate``: `relative_rate` of the GPU. ``done`` may hold arrays, of many calls at once.
+    """
+    memory = done.nbytes / (figures.read_bytes_per_s * rate) * 1e6
+    share = figures.sm_share + figures.sm_share_per_row * done.rows
+    joining = (figures.reduction_us + figures.split_us * done.splits) * (done.splits > 1)
+    return {
+        "launch": figures.launch_us,
+        "memory": memory,
+        "one SM": memory * done.uneven * share,
+        "waves": figures.wave_us * (done.waves - 1),
+        "joining": joining,
+    }
+
+
+def total_us(terms: dict[str, Any], figures: Figures = FIGURES) -> Any:
+    """Memory and the busiest SM overlap, but not wholly where they are alike; the rest comes on top."""
+    memory, one = terms["memory"], terms["one SM"]
+    both = memory * (1 + (one / memory) ** figures.norm) ** (1 / figures.norm)
+    return terms["launch"] + both + terms["waves"] + terms["joining"]
 
 
 def time_us(
     shape: Shape, *, batch: int, kv_heads: int, length: int, splits: int, gpu: GPU, per_sm: int | None = None
 ) -> float:
     """Predicted microseconds of GPU time of one call."""
-    units, tiles = batch * kv_heads * shape.row_tiles, ceil(length / KEYS)
-    sms = int(gpu.spec["sm_count"])
-    blocks = units * splits
-    memory = batch * kv_heads * tiles * KEYS * 4 * shape.head_size / read_rate(gpu) * 1e6
-    share = SM_SHARE + SM_SHARE_PER_ROW * shape.unit_rows
-    busiest = ceil(blocks / sms) * ceil(tiles / splits) * sms / (units * tiles) * share * shape.row_tiles
-    waves = ceil(blocks / (sms * (per_sm or blocks_per_sm(shape, gpu))))
-    joining = REDUCTION_US + SPLIT_US * splits if splits > 1 else 0.0
-    return LAUNCH_US + memory * (1 + busiest**NORM) ** (1 / NORM) + WAVE_US * (waves - 1) + joining
+    done = work(shape, batch=batch, kv_heads=kv_heads, length=length, splits=splits, gpu=gpu, per_sm=per_sm)
+    return float(total_us(terms_us(done, relative_rate(gpu))))
 
 
 def candidates(
@@ -162,118 +217,91 @@ def best_splits(**case: int | str | GPU) -> int:
     return candidates(**case)[0].splits  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """One measured case: the time of the chosen split count over that of the best measured one."""
-
-    case: str
-    dtype: str
-    chosen: int
-    best: int
-    regret: float
+def relative_error(gpu: GPU) -> float:
+    """Of a call's time on a GPU."""
+    return RELATIVE_ERROR if gpu.slug == FITTED_GPU else RELATIVE_ERROR_ELSEWHERE
 
 
-@dataclass(frozen=True)
-class SplitComparison:
-    """Predictions beside the measured times of "async", and what the choice of a split count costs."""
-
-    gpu: GPU
-    pairs: tuple[tuple[Row, int, float], ...]
-    """(row, splits, predicted microseconds)."""
-    op: str = "decode_attention"
-
-    @property
-    def judgements(self) -> list[Judgement]:
-        """The regret in every case that was measured with more than one split count."""
-        cases: dict[tuple[str, str], list[tuple[Row, int, float]]] = {}
-        for row, splits, predicted in self.pairs:
-            cases.setdefault((row.case, row.dtype), []).append((row, splits, predicted))
-        out = []
-        for (case, dtype), members in cases.items():
-            if len({splits for _, splits, _ in members}) > 1:
-                pick, top = (
-                    min(members, key=lambda m: (m[2], m[1])),
-                    min(members, key=lambda m: m[0].median_us),
-                )
-                regret = pick[0].median_us / top[0].median_us
-                out.append(Judgement(case, dtype, pick[1], top[1], regret))
-        return out
-
-    def summary(self) -> dict[str, object]:
-        """The JSON form of the contract; figures are null where there is no case."""
-        errors = [abs(predicted / row.median_us - 1) for row, _, predicted in self.pairs]
-        none = {"cases": 0, "regret_p95": None}
-        regrets = [j.regret for j in self.judgements]
-        splits = {"cases": len(regrets), "regret_p95": percentile(regrets, 95) if regrets else None}
-        return {
-            "cases": len(errors),
-            "median_abs_rel_error": percentile(errors, 50) if errors else None,
-            "p90_abs_rel_error": percentile(errors, 90) if errors else None,
-            "decisions": {"order": none, "splits": splits, "tile": none, "thresholds": none},
-        }
-
-    def rows(self) -> list[dict[str, object]]:
-        """Every case with both times."""
-        return [
-            {
-                "case": row.case,
-                "dtype": row.dtype,
-                "provider": row.provider,
-                "splits": splits,
-                "measured_us": row.median_us,
-                "predicted_us": predicted,
-                "relative_error": predicted / row.median_us - 1,
-            }
-            for row, splits, predicted in self.pairs
-        ]
-
-    def worst_regret_p95(self) -> float | None:
-        """The p95 regret of the split count, if any case was measured with two."""
-        regrets = [j.regret for j in self.judgements]
-        return percentile(regrets, 95) if regrets else None
-
-    def verdict(self) -> str:
-        """The errors and the regret in plain sentences."""
-        errors = [abs(predicted / row.median_us - 1) for row, _, predicted in self.pairs]
-        text = (
-            f"{self.op}: {len(errors)} times: median absolute error {percentile(errors, 50):.1%}, "
-            f"p90 {percentile(errors, 90):.1%}."
-        )
-        regrets = [j.regret for j in self.judgements]
-        if not regrets:
-            return text
-        return (
-            f"{text}\nDecision splits (how many splits): {len(regrets)} cases, p95 regret "
-            f"{percentile(regrets, 95):.3f}, worst {max(regrets):.3f} (1 is perfect)."
-        )
-
-
-def compare(gpu: str | GPU, *, folder: Path | None = None) -> SplitComparison | None:
-    """Predictions beside what was measured on a GPU; None when nothing was."""
+def compare(gpu: str | GPU, *, folder: Path | None = None) -> Comparison:
+    """Predictions beside what was measured on a GPU, and what the choice of a split count costs."""
     chosen = load(gpu)
-    rows = measurements.read(chosen.slug, op="decode_attention", folder=folder)
-    found = judge(rows, chosen)
-    return found if found.pairs else None
+    return judge(measurements.read(chosen.slug, op="decode_attention", folder=folder), chosen)
 
 
-def judge(rows: Sequence[Row], gpu: str | GPU) -> SplitComparison:
-    """Predictions beside those rows of ours that say their split count: "async", on caches with the keys first."""
+def judge(rows: Sequence[Row], gpu: str | GPU) -> Comparison:
+    """Predictions beside those rows of ours that say their split count, whatever the softmax and the layout.
+
+    Rows that fall back are predicted as if none did. Split counts compete among those of "async" on caches with the
+    keys first.
+    """
     chosen = load(gpu)
+    rate, spread = relative_rate(chosen), relative_error(chosen)
     pairs = []
+    for row, splits in _measured(rows):
+        terms = terms_us(_work(row, splits, chosen), rate)
+        us = float(total_us(terms))
+        pairs.append(Pair(row, splits, us, us * (1 - spread), us * (1 + spread), _bound(terms)))
+    return Comparison("decode_attention", chosen, tuple(pairs), tuple(_decide(pairs)))
+
+
+def _decide(pairs: Sequence[Pair]) -> list[Decision]:
+    """The regret in every case that was measured with more than one split count."""
+    cases: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs:
+        variant = pair.row.provider_variant
+        plain = not variant or (variant[0] == "s" and variant[1:].isdigit())
+        if plain and pair.row.case_values["variant"] == "async":
+            cases.setdefault((pair.row.case, pair.row.dtype), []).append(pair)
+    found = []
+    for (case, dtype), members in cases.items():
+        if len({pair.plan for pair in members}) > 1:
+            pick = min(members, key=lambda pair: (pair.predicted_us, pair.plan))
+            top = min(members, key=lambda pair: pair.row.median_us)
+            regret = pick.row.median_us / top.row.median_us
+            found.append(Decision("splits", case, dtype, str(pick.plan), str(top.plan), regret))
+    return found
+
+
+def _bound(terms: dict[str, Any]) -> str:
+    """What most of the time is spent on: memory, a single SM's share, or launching and joining."""
+    if max(terms["memory"], terms["one SM"]) < total_us(terms) / 2:
+        return "launching"
+    return "memory" if terms["memory"] >= terms["one SM"] else "one SM"
+
+
+def _measured(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    """Rows of ours with the split count that their note names; times of the host are not of the GPU."""
+    found = []
     for row in rows:
         splits = row.note.partition("splits=")[2].partition(";")[0]
-        variant = row.provider_variant
-        plain = row.ours and (not variant or (variant[0] == "s" and variant[1:].isdigit()))
-        values = row.case_values
-        if plain and splits.isdigit() and values["variant"] == "async":
-            batch, heads, kv, size, length = (int(values[k]) for k in ("B", "Hq", "Hkv", "D", "L"))
-            predicted = time_us(
-                Shape(size, heads // kv),
-                batch=batch,
-                kv_heads=kv,
-                length=length,
-                splits=int(splits),
-                gpu=chosen,
-            )
-            pairs.append((row, int(splits), predicted))
-    return SplitComparison(chosen, tuple(pairs))
+        if row.ours and splits.isdigit():
+            found.append((row, int(splits)))
+    return found
+
+
+def _work(row: Row, splits: int, gpu: GPU) -> Work:
+    batch, heads, kv, size, length = (int(row.case_values[k]) for k in ("B", "Hq", "Hkv", "D", "L"))
+    return work(Shape(size, heads // kv), batch=batch, kv_heads=kv, length=length, splits=splits, gpu=gpu)
+
+
+def problem(gpu: str | GPU, *, folder: Path | None = None) -> Problem | None:
+    """The model with its figures as factors; shapes are left out whole."""
+    import numpy as np
+
+    from costmodel.cross_validation import Problem
+
+    chosen = load(gpu)
+    found = _measured(measurements.read(chosen.slug, op="decode_attention", folder=folder))
+    if not found:
+        return None
+    works = [astuple(_work(row, splits, chosen)) for row, splits in found]
+    everything, rate = Work(*map(np.array, zip(*works, strict=True))), relative_rate(chosen)
+
+    def predict(factors: Any) -> Any:
+        moved = Figures(*(v * float(f) for v, f in zip(astuple(FIGURES), factors, strict=True)))
+        return total_us(terms_us(everything, rate, moved), moved)
+
+    keys = ("B", "Hq", "Hkv", "D", "L")
+    groups = [tuple(row.case_values[key] for key in keys) for row, _ in found]
+    names = tuple(f.name for f in fields(Figures))
+    return Problem("decode_attention", names, predict, np.array([row.median_us for row, _ in found]), groups)

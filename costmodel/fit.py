@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from math import exp, log
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel import measurements, timing
+from costmodel import least_squares, measurements, timing
 from costmodel.compare import counts_of, percentile, plan_to_judge
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, MODEL_RANGES, load
@@ -133,24 +133,7 @@ def _solve(
         data = [log(timing.seconds(p.counts, gpu, inputs) / p.time_s) / NOISE for p in points]
         return np.array([*data, *(logs * weights)])
 
-    x = np.zeros(len(names))
-    for _ in range(60):
-        r = residuals(x)
-        jacobian = _jacobian(residuals, x)
-        step = -np.linalg.lstsq(jacobian, r, rcond=None)[0]
-        scale = 1.0
-        while scale > 1e-4 and np.sum(residuals(x + scale * step) ** 2) > np.sum(r**2):
-            scale /= 2
-        x = x + scale * step
-        if np.max(np.abs(scale * step)) < 1e-6:
-            break
-    jacobian = _jacobian(residuals, x)
-    return x, np.linalg.inv(jacobian.T @ jacobian)
-
-
-def _jacobian(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, h: float = 1e-4) -> np.ndarray:
-    columns = [(function(x + h * e) - function(x - h * e)) / (2 * h) for e in np.eye(len(x))]
-    return np.stack(columns, axis=1)
+    return least_squares.minimise(residuals, len(names))
 
 
 def updated_text(text: str, result: Fit, *, source: str, day: str) -> str:

@@ -168,6 +168,7 @@ def closed_forms() -> str:
         "N, K: outputs and inputs; S: SMs; p = ceil(N / (32 S)); C: columns of the full product's tile;\n"
         "beta, lambda, lambda_u: bytes/s of memory, of L2, and of L2 where blocks share what they read (full);\n"
         "phi: lane instructions/s; c_w, c_x: of them for a weight and for its product with one row of x;\n"
+        "Z: 4NK where K is no multiple of 8 and the full product copies w first, else 0\n"
         "U: a full product of few rows; R: rows its least tile is worth; tau: tensor cores' flops; q: of the norm\n"
         "t_v, t_f, t_u: what a vector, flat and full product takes beside its work"
     )

@@ -115,6 +115,57 @@ def kernel_counts(
     )
 
 
+def with_rows(counts: Counts, plan: Plan, rows: int) -> Counts:
+    """Counts of a long convolution whose spectrum is zero but in ``rows`` of its rows: only those cross memory between.
+
+    The outer stages transform all rows as ever.
+
+    Raises:
+        ValueError: a plan without outer stages, or more rows than it has.
+    """
+    made = split(plan)
+    if made is None or len(counts.stages) != 3 or not 1 <= rows <= made[0]:
+        raise ValueError(f"rows: got {rows} of {plan}; accepted: 1 to the rows of a plan with outer stages")
+    share = rows / made[0]
+    forward, inner, inverse = counts.stages
+    spared_out, spared_in = ((1 - share) * x for x in (forward.device_write_bytes, inverse.device_read_bytes))
+    work = (
+        *("device_read_bytes", "device_write_bytes", "mma_flops", "half_flops", "fp32_flops"),
+        *("shared_bytes", "l2_bytes", "warp_instructions"),
+    )
+    parts = (
+        replace(
+            forward,
+            device_write_bytes=forward.device_write_bytes - spared_out,
+            l2_bytes=forward.l2_bytes - spared_out,
+        ),
+        replace(
+            inner,
+            **{name: share * getattr(inner, name) for name in work},
+            blocks=ceil(share * inner.blocks),
+            transforms=ceil(share * inner.transforms),
+        ),
+        replace(
+            inverse,
+            device_read_bytes=inverse.device_read_bytes - spared_in,
+            l2_bytes=inverse.l2_bytes - spared_in,
+        ),
+    )
+    totals = {name: sum(getattr(part, name) for part in parts) for name in work}
+    return replace(counts, **totals, stages=parts, exact=False)
+
+
+def windows(length: int, taps: int, tile: int) -> int:
+    """Tiles of a signal of ``length`` samples that a filter of ``taps`` is convolved with in, overlapping by taps - 1.
+
+    Raises:
+        ValueError: a tile without room for the filter.
+    """
+    if not 1 <= taps <= tile:
+        raise ValueError(f"taps: got {taps} for tiles of {tile}; accepted: 1 to {tile}")
+    return ceil(length / (tile - taps + 1))
+
+
 def _stage(plan: Plan, rows: int, batch: int, channels: int, gated: bool, inverse: bool) -> Counts:
     """One outer stage's counts."""
     a, b = SPLITS[rows]

@@ -1,4 +1,7 @@
-"""The launches whose counts are set beside the hardware's counters (`counters.py`): one for every kernel family."""
+"""The launches whose counts are set beside the hardware's counters (`counters.py`): some for every kernel family.
+
+Kernels that are launched alone are here, operations of several kernels in `measure_operations.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,25 @@ PHI, BOUNDS = 0.0, (-40.0, 40.0)
 
 @dataclass(frozen=True)
 class Case:
-    """One launch: its kernel family, its shape in words, the model's counts, and how to make it."""
+    """One call: the kernel family of each of its launches, its shape in words, the model's counts, how to make it."""
 
-    family: str
+    launches: tuple[str, ...]
+    """Families in the order of launches; empty for one that is not judged (what it moves stays in the L2 cache)."""
     name: str
-    counts: Callable[[], dict[str, int]]
+    counts: Callable[[], dict[str, dict[str, int]]]
+    """By family, of its launches together."""
     prepare: Callable[[Any], tuple[Callable[[], Any], Callable[[], float], float]]
     """Given PyTorch: the call, its error afterwards on a part of the result, and the bound of that."""
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Those that are judged."""
+        return tuple(dict.fromkeys(name for name in self.launches if name))
+
+
+def one_launch(family: str, name: str, counts: Callable[[], dict[str, int]], prepare: Any) -> Case:
+    """A call that launches one kernel."""
+    return Case((family,), name, lambda: {family: counts()}, prepare)
 
 
 # ---- what is counted -----------------------------------------------------------------------------------------
@@ -90,7 +105,7 @@ def _convolution(
         return lambda: convolve(u, out=y), error, bound
 
     shape = f"B={batch};H={channels};N={n};" + ("x".join(map(str, factors)) or dtype)
-    return Case(family, shape, predicted, prepare)
+    return one_launch(family, shape, predicted, prepare)
 
 
 def _group_instructions(plan: Any) -> int:
@@ -143,7 +158,7 @@ def _decode() -> Case:
         return lambda: attend(q, k, v, out=y), error, bound
 
     shape = f"B={d['batch']};Hq={heads};Hkv={d['kv_heads']};D={d['head_size']};L={d['length']}"
-    return Case("decode_attention", shape, predicted, prepare)
+    return one_launch("decode_attention", shape, predicted, prepare)
 
 
 def _softmax() -> Case:
@@ -165,7 +180,7 @@ def _softmax() -> Case:
 
         return lambda: softmax(x, phi=PHI, bounds=BOUNDS, out=y), error, 2 * reference.unit_roundoff("fp16")
 
-    return Case(
+    return one_launch(
         "softmax",
         f"rows={rows};n={n}",
         lambda: {"device_bytes": 4 * rows * n, "tensor_instructions": 0},
@@ -209,21 +224,31 @@ def _product(impl: str, m: int, n: int, k: int) -> Case:
 
         return lambda: layer(x, w, out=y), error, 1.0
 
-    return Case(f"linear_{impl}", f"M={m};N={n};K={k}", predicted, prepare)
+    return one_launch(f"linear_{impl}", f"M={m};N={n};K={k}", predicted, prepare)
 
 
 def cases() -> list[Case]:
     """Every case, in the order in which they are run."""
+    from costmodel import measure_operations
+
     return [
         *(_convolution(*c) for c in CONVOLUTIONS),
         _decode(),
         _softmax(),
         *(_product(*p) for p in PRODUCTS),
+        *measure_operations.cases(),
     ]
 
 
+def chosen_cases(families: Sequence[str] = ()) -> list[Case]:
+    """The cases that have a launch of one of these families; all, if none is named."""
+    return [case for case in cases() if not families or set(families) & set(case.families)]
+
+
 def run_cases(families: Sequence[str]) -> None:
-    """Launch the kernel of every family named once, and check its result: what ncu looks at.
+    """Make the call of every case that has one of the families, and check its result: what ncu looks at.
+
+    The call is made once to compile and prepare what it needs, and once more between the profiler's marks.
 
     Raises:
         MeasurementError: PyTorch with CUDA is not there, or a result is outside its bound.
@@ -232,14 +257,18 @@ def run_cases(families: Sequence[str]) -> None:
 
     torch = need_torch()
     torch.manual_seed(1)
-    for case in cases():
-        if case.family in families:
-            call, error, bound = case.prepare(torch)
-            torch.cuda.synchronize()
-            call()
-            torch.cuda.synchronize()
-            found = error()
-            if not found <= bound:  # true for NaN as well
-                raise MeasurementError(f"{case.family} {case.name}: error {found:.3g}, bound {bound:.3g}")
-            del call, error
-            torch.cuda.empty_cache()
+    for case in chosen_cases(families):
+        call, error, bound = case.prepare(torch)
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+        found = error()
+        if not found <= bound:  # true for NaN as well
+            raise MeasurementError(
+                f"{'+'.join(case.families)} {case.name}: error {found:.3g}, bound {bound:.3g}"
+            )
+        del call, error
+        torch.cuda.empty_cache()

@@ -160,14 +160,14 @@ def _time(
     return statistics.median(times), deciles[1], deciles[7], len(times), error
 
 
-def kernel_of(variant: Variant, batch: int, n: int, k: int) -> Any:
-    """The kernel and settings of a product, None for PyTorch's library."""
+def kernel_of(variant: Variant, batch: int, n: int, k: int, *, where: Any = None) -> Any:
+    """The kernel and settings of a product on a device (None: this one), None for PyTorch's library."""
     from kernels_numba import device
     from kernels_numba.linear_dispatch import choose
 
     if variant.techniques is None:
         return None
-    gpu = device()
+    gpu = device() if where is None else where
 
     def chosen(impl: str | None) -> Any:
         return choose(

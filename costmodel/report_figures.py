@@ -34,7 +34,14 @@ THEME = {
     "#56b4e9": "sky",
 }
 """Colours of the figures, and the page's variables that stand for them."""
-LOOKS = {"fftconv": 2, "linear": 3, "decode_attention": 4}
+LOOKS = {
+    "fftconv": 2,
+    "linear": 3,
+    "decode_attention": 4,
+    "fftconv_gradients": 5,
+    "conv2d": 6,
+    "decode_step": 1,
+}
 
 
 def inline_svg(figure: Figure, *, label: str, prefix: str) -> str:

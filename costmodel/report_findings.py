@@ -6,15 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel import decode_attention, demo, linear_tables, measurements, tables, units
+from costmodel import (
+    comparisons,
+    cross_validation,
+    decode_attention,
+    demo,
+    linear_tables,
+    measurements,
+    tables,
+)
 from costmodel import fit as fitting
-from costmodel.compare import Comparison, compare
-from costmodel.decode_attention import SplitComparison
+from costmodel.compare import Comparison
 from costmodel.fftconv import Forecast
 from costmodel.gpus import GPU, load
 from costmodel.models import models
 
-OPERATIONS = ("fftconv", "linear", "decode_attention")
+OPERATIONS = comparisons.OPERATIONS
 BATCHES = (1, 4, 16, 64)
 HEADS = ((32, 32), (32, 8))
 """Query and key heads."""
@@ -64,6 +71,8 @@ class Findings:
     judged: list[Judged]
     """The operations that were measured here."""
     fit: fitting.Fit | None
+    validations: list[cross_validation.Validation]
+    """Of the operations beside the convolution."""
     layers: list[dict[str, Any]]
     splits: list[Split]
 
@@ -75,22 +84,22 @@ def gather(gpu: str | GPU, *, say: Say = lambda text: None) -> Findings:
     forecasts = demo.forecasts([chosen])[chosen.slug]
     known = demo.Evidence(chosen.slug, tuple(measurements.read(chosen.slug, op="fftconv")), False)
     say("comparison with measurements")
-    comparison = compare(chosen)
-    judged = [_judged(comparison)] if comparison.pairs else []
-    if measurements.read(chosen.slug, op="linear"):
-        from costmodel.compare_linear import compare as compare_linear
-
-        linear = compare_linear(chosen)
-        judged += [_judged(linear)] if linear.pairs else []
-    attention = decode_attention.compare(chosen)
-    judged += [_judged_splits(attention)] if attention else []
+    every = comparisons.compare_all(chosen)
+    comparison = every["fftconv"]
+    judged = [_judged(one) for one in every.values() if one.pairs]
     say("linear layers and splits")
     layers = _layers(chosen)
     splits = [_split(chosen, b, *heads, keys) for heads in HEADS for b in BATCHES for keys in KEYS]
     say("fit, each length left out in turn")
     points = fitting.points_of(chosen)
     fit = fitting.fit(chosen, points) if points else None
-    return Findings(chosen, forecasts, known, comparison, judged, fit, layers, splits)
+    say("cross-validation of the other operations")
+    validations = [
+        cross_validation.validate(problem)
+        for problem in cross_validation.problems(chosen)
+        if len(set(problem.groups)) > 1
+    ]
+    return Findings(chosen, forecasts, known, comparison, judged, fit, validations, layers, splits)
 
 
 def _layers(gpu: GPU) -> list[dict[str, Any]]:
@@ -120,21 +129,3 @@ def _judged(found: Comparison) -> Judged:
     header, cells = tables.comparison_rows(found)
     points = tuple((p.row.median_us, p.predicted_us) for p in found.pairs)
     return Judged(found.op, found.summary(), points, regrets, tuple(header), tuple(map(tuple, cells)))
-
-
-def _judged_splits(found: SplitComparison) -> Judged:
-    regrets = [j.regret for j in found.judgements]
-    cells = tuple(
-        (
-            *tables.case_cells(row),
-            row.dtype,
-            splits,
-            units.microseconds(row.median_us),
-            units.microseconds(predicted),
-            f"{predicted / row.median_us - 1:+.1%}",
-        )
-        for row, splits, predicted in found.pairs
-    )
-    header = (*tables.case_keys(found.op), "type", "splits", "measured", "predicted", "error")
-    points = tuple((row.median_us, predicted) for row, _, predicted in found.pairs)
-    return Judged(found.op, found.summary(), points, {"splits": regrets} if regrets else {}, header, cells)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
-from statistics import median
 
 from costmodel import demo, report_figures, report_instruments, timing, units
 from costmodel.compare import percentile
 from costmodel.decode_attention import FITTED_GPU, RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE
 from costmodel.gpus import GPU
 from costmodel.models import models
-from costmodel.report_findings import HEAD_SIZE, HEADS, KEYS, OPERATIONS, Findings, Judged
+from costmodel.report_findings import HEAD_SIZE, HEADS, KEYS, Findings
 from costmodel.report_html import Html, bullets, paragraph, picture, table
+from costmodel.report_measured import measured
 
 SHOWN_KEYS = KEYS[::2]
 FIGURE_LAYER = ("llama2-7b", "o")
@@ -304,131 +303,13 @@ def _attention(found: Findings) -> list[str]:
     ]
 
 
-def _measured(found: Findings) -> list[str]:
-    gpu = found.gpu
-    missing = [op for op in OPERATIONS if op not in [j.op for j in found.judged]]
-    out = []
-    if found.judged:
-        out += [
-            paragraph(
-                "Error: |predicted - measured| / measured, with the factors of the GPU file. Regret: the measured time "
-                "of the predicted choice over that of the best measured choice (1 is perfect), over cases measured "
-                "with at least two choices. The factors of all three operations were found on measurements such as "
-                f"these (on {FITTED_GPU}), so there these are errors of a fit; for fftconv the cross-validated error "
-                "stands beside it."
-            ),
-            *_error_tables(found.judged),
-            picture(
-                report_figures.error_figure({j.op: j.points for j in found.judged}),
-                "error",
-                "Predicted over measured time against measured time, every case.",
-            ),
-            *_fit(found),
-            *report_instruments.counted(gpu),
-        ]
-        for j in found.judged:
-            listing = table(j.header, j.cells, caption=f"{j.op}: every case")
-            out.append(
-                f"<details><summary>{escape(j.op)}: all {len(j.cells)} cases</summary>\n{listing}\n</details>"
-            )
-    else:
-        out.append(
-            paragraph(
-                f"No kernel was measured on {gpu.slug} yet, so there is no error and no regret to show.",
-                kind="warn",
-            )
-        )
-    if missing:
-        if found.judged:
-            out.append(paragraph(f"Not measured on {gpu.slug} yet: {', '.join(missing)}.", kind="warn"))
-        out += _how_to_measure(gpu, missing)
-    return out
-
-
-def _error_tables(judged: Sequence[Judged]) -> list[str]:
-    errors, decisions = [], []
-    for j in judged:
-        s = j.summary
-        inside = s.get("inside_interval")
-        errors.append(
-            (
-                j.op,
-                s["cases"],
-                f"{s['median_abs_rel_error']:.1%}",
-                f"{s['p90_abs_rel_error']:.1%}",
-                "-" if inside is None else f"{inside:.0%}",
-            )
-        )
-        for kind, regrets in j.regrets.items():
-            figures = [median(regrets), *(percentile(regrets, q) for q in (90, 95)), max(regrets)]
-            decisions.append((j.op, kind, len(regrets), *(f"{r:.3f}" for r in figures)))
-        if not j.regrets:
-            decisions.append((j.op, "none with two choices", 0, *["-"] * 4))
-    return [
-        table(
-            ("operation", "cases", "median error", "p90 error", "inside interval"),
-            errors,
-            caption="Errors of times",
-        ),
-        table(
-            ("operation", "decision", "cases", "median regret", "p90 regret", "p95 regret", "worst"),
-            decisions,
-            caption="Regrets of decisions",
-        ),
-    ]
-
-
-def _fit(found: Findings) -> list[str]:
-    if not found.fit:
-        return []
-    rows = []
-    for name, errors in (
-        ("fit error: fitted to all cases", found.fit.errors),
-        ("cross-validated error: each length left out of the fit in turn", found.fit.left_out),
-    ):
-        if errors:
-            figures = [percentile(errors, 50), percentile(errors, 90), max(errors)]
-            rows.append((name, len(errors), *(f"{e:.1%}" for e in figures)))
-    factors = ", ".join(
-        f"{key} {value:.4g} (+- {found.fit.uncertainties[key]:.0%})"
-        for key, value in found.fit.factors.items()
-    )
-    out = [
-        table(
-            ("fftconv", "cases", "median", "p90", "worst"),
-            rows,
-            caption="Fit and cross-validation, fitted anew",
-        ),
-        paragraph(f"Factors of that fit: {factors}.", kind="note"),
-    ]
-    if not found.fit.left_out:
-        out.append(
-            paragraph("Only one length was measured, so nothing could be cross-validated.", kind="note")
-        )
-    return out
-
-
-def _how_to_measure(gpu: GPU, ops: Sequence[str]) -> list[str]:
-    commands = [f"python -m costmodel measure --op {op}" for op in ops]
-    if "fftconv" in ops:
-        commands.append(f"python -m costmodel.fit --gpu {gpu.slug} --write")
-    commands.append(f"python -m costmodel report --gpu {gpu.slug}")
-    return [
-        paragraph(
-            f"To measure, on a machine whose GPU is a {gpu.device_names[0]}, with this project and its gpu extra (the "
-            "GPU's file must be among those that `python -m costmodel gpus` lists):"
-        ),
-        f"<pre>{escape(chr(10).join(commands))}</pre>",
-    ]
-
-
 SECTIONS: dict[str, tuple[str, Callable[[Findings], list[str]]]] = {
     "summary": ("Summary", _summary),
     "order": ("Best order by length", _order),
     "floor": ("Time and memory floor", _floor),
     "linear": ("Linear layers: M1 and M2", _linear),
     "attention": ("Decode attention: splits", _attention),
-    "measured": ("Predicted against measured", _measured),
+    "measured": ("Predicted against measured", measured),
     "gpu": ("The GPU's values", lambda found: _gpu(found.gpu)),
 }
 """By the name that links lead to: title, and what writes the pieces below it."""

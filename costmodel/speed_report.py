@@ -15,9 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from costmodel import (
-    compare,
-    compare_linear,
-    decode_attention,
+    comparisons,
     documents,
     gradient_report,
     long_report,
@@ -125,15 +123,8 @@ def variants() -> list[str]:
 
 def prediction_error() -> list[str]:
     """README's table of how far predictions are off."""
-    found = {
-        "fftconv": compare.compare(GPU),
-        "linear": compare_linear.compare(GPU),
-        "decode_attention": decode_attention.compare(GPU),
-    }
     lines = ["| operation | cases | median error | nine in ten within |", "|---|---:|---:|---:|"]
-    for name, comparison in found.items():
-        if comparison is None:
-            continue
+    for name, comparison in comparisons.compare_all(GPU).items():
         errors = comparison.summary()
         middle, most = (
             100 * float(str(errors[key])) for key in ("median_abs_rel_error", "p90_abs_rel_error")

@@ -7,7 +7,6 @@ from typing import Any
 
 from costmodel import measurements, render, units
 from costmodel.compare import Comparison, Pair, plan_of
-from costmodel.decode_attention import SplitComparison
 from costmodel.fftconv import ORDERS, Candidate, Forecast, plan_name
 from costmodel.gpus import GPU
 from costmodel.measurements import Row
@@ -228,50 +227,64 @@ def case_cells(row: Row) -> list[int | str]:
 
 def _plan_name(p: Pair) -> str:
     """A plan's name; of a linear layer, the kernel's and whether launches overlap (settings: the row's note)."""
-    return plan_name(p.plan) if isinstance(p.plan, Plan) else p.row.provider_variant
+    if isinstance(p.plan, Plan):
+        return plan_name(p.plan)
+    return p.row.provider_variant if p.row.op == "linear" else str(p.plan)
 
 
-def comparison(found: Comparison, form: str, others: Sequence[SplitComparison] = ()) -> str:
+def comparisons(found: Comparison, others: Sequence[Comparison], form: str) -> str:
     """Predicted and measured time of every case, then the errors and the regret of each decision.
 
-    ``others`` are operations whose only decision is a split count: in JSON beside the first, else as sentences.
+    ``others`` are operations that stand beside it: in JSON with their rows, else as sentences, in CSV not at all.
     """
     if form == "json":
-        rows = [
-            {
-                "case": p.row.case,
-                "dtype": p.row.dtype,
-                "provider": p.row.provider,
-                "plan": str(p.plan),
-                "measured_us": p.row.median_us,
-                "predicted_us": p.predicted_us,
-                "predicted_low_us": p.low_us,
-                "predicted_high_us": p.high_us,
-                "relative_error": p.relative_error,
-                "bound": p.bound,
-            }
-            for p in found.pairs
-        ]
-        body = {found.op: {**found.summary(), "rows": rows}}
-        body |= {other.op: {**other.summary(), "rows": other.rows()} for other in others}
+        body = {one.op: {**one.summary(), "rows": _comparison_bodies(one)} for one in (found, *others)}
         return render.document("compare", inputs={}, gpu=found.gpu.describe(), operations=body)
     if form == "csv":
-        keys = ("measured_us", "predicted_us", "predicted_low_us", "predicted_high_us")
-        lines = [
+        bodies = _comparison_bodies(found)
+        columns = ["case", "dtype", "provider", "plan", *_COMPARED_TIMES, "relative_error"]
+        rows = [
             [
-                *(p.row.case, p.row.dtype, p.row.provider, _plan_name(p)),
-                *(f"{t:.6g}" for t in (p.row.median_us, p.predicted_us, p.low_us, p.high_us)),
-                f"{p.relative_error:+.4f}",
+                *(body[key] for key in columns[:4]),
+                *(f"{body[key]:.6g}" for key in _COMPARED_TIMES),
+                f"{body['relative_error']:+.4f}",
             ]
-            for p in found.pairs
+            for body in bodies
         ]
-        return render.rows_as(form, ["case", "dtype", "provider", "plan", *keys, "relative_error"], lines)
+        return render.rows_as(form, columns, rows)
     header, cells = comparison_rows(found)
-    sentences = "\n".join([verdict(found), *(other.verdict() for other in others)])
+    measured = [one for one in others if one.pairs]
+    lines = [verdict(found), *(f"\n{one.op}: {verdict(one)}" for one in measured)]
+    missing = [one.op for one in others if not one.pairs]
+    if missing and found.pairs:
+        lines.append(f"\nNot measured on {found.gpu.slug} yet: {', '.join(missing)}.")
+    sentences = "\n".join(lines)
     if not cells:
         return sentences
     table = render.rows_as(form, header, cells, title=f"{found.op} on {found.gpu.slug}")
     return f"{table}\n\n{sentences}"
+
+
+_COMPARED_TIMES = ("measured_us", "predicted_us", "predicted_low_us", "predicted_high_us")
+
+
+def _comparison_bodies(found: Comparison) -> list[dict[str, Any]]:
+    """Every case for JSON and CSV."""
+    return [
+        {
+            "case": p.row.case,
+            "dtype": p.row.dtype,
+            "provider": p.row.provider,
+            "plan": str(p.plan) if isinstance(p.plan, Plan | int) else _plan_name(p),
+            "measured_us": p.row.median_us,
+            "predicted_us": p.predicted_us,
+            "predicted_low_us": p.low_us,
+            "predicted_high_us": p.high_us,
+            "relative_error": p.relative_error,
+            "bound": p.bound,
+        }
+        for p in found.pairs
+    ]
 
 
 def comparison_rows(found: Comparison) -> tuple[list[str], list[list[int | str]]]:

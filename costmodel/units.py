@@ -1,7 +1,7 @@
 """Numbers with units: reading sizes and sweeps from the command line, writing quantities for people.
 
-Sizes are integers with an optional binary suffix: K = 2^10, M = 2^20, G = 2^30 ("4K" is 4096). A list is
-sizes and sweeps joined by commas; a sweep is ``first:last:xF`` (multiply by F) or ``first:last:+D`` (add
+Sizes are integers with an optional binary suffix: K = 2^10, M = 2^20, G = 2^30 ("4K" is 4096, "1.5M" 1572864). A list
+is sizes and sweeps joined by commas; a sweep is ``first:last:xF`` (multiply by F) or ``first:last:+D`` (add
 D), last included.
 """
 
@@ -15,13 +15,16 @@ _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def size(text: str) -> int:
-    """``"4K"`` to 4096.
+    """``"4K"`` to 4096, ``"1.5K"`` to 1536.
 
     Raises:
         ValueError: not a whole number of at least 1 with an optional K, M or G.
     """
-    match = re.fullmatch(r"([0-9]+)([KMG]?)", text.strip(), flags=re.IGNORECASE | re.ASCII)
-    value = int(match[1]) * SUFFIXES[match[2].upper()] if match else 0
+    match = re.fullmatch(r"([0-9]+)(?:([KMG]?)|\.5([KMG]))", text.strip(), flags=re.IGNORECASE | re.ASCII)
+    value = 0
+    if match:
+        value = int(match[1]) * SUFFIXES[(match[2] or match[3] or "").upper()]
+        value += SUFFIXES[match[3].upper()] // 2 if match[3] else 0
     if value < 1:
         raise ValueError(
             f"{text!r} is not a size; accepted: a whole number of at least 1, K, M and G for 2^10, 2^20, 2^30"
@@ -69,7 +72,9 @@ def pair(text: str) -> tuple[int, int]:
 
 
 def short(value: int) -> str:
-    """4096 to ``"4K"``; other numbers as they are."""
+    """4096 to ``"4K"``, 1572864 to ``"1.5M"``; other numbers as they are."""
+    if value > SUFFIXES["M"] and value % SUFFIXES["M"] == SUFFIXES["M"] // 2:
+        return f"{value / SUFFIXES['M']}M"
     for suffix in ("G", "M", "K"):
         if value % SUFFIXES[suffix] == 0:
             return f"{value // SUFFIXES[suffix]}{suffix}"

@@ -47,6 +47,8 @@ DIRECT_PASSES = {"forward": 1.0, "input_gradient": 1.2, "weight_gradient": 1.4}
 """How much longer the direct library takes for each pass."""
 SECTOR = 32
 """Bytes that device memory moves at least."""
+CUT_SECTORS = 3
+"""Of one row of a tile that other tiles go on beside: sectors written in part are read and written again."""
 
 
 def rates_for(sm_count: int | None) -> Rates:
@@ -114,7 +116,7 @@ def costs(plan: Plan) -> list[Cost]:
     stored = 2 * prod(result)
     if plan.which != "weight_gradient" and plan.across.count > 1:
         # Two tiles side by side write parts of the same sectors, at different times.
-        stored += stored * SECTOR // (2 * plan.across.step)
+        stored += CUT_SECTORS * stored * SECTOR // (2 * plan.across.step)
     found.append(Cost("inverse transform", 4 * words["P"] + stored, 0, words["P"], large))
     return found
 

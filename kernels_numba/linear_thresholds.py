@@ -12,7 +12,9 @@ S p is how often the flat product reads x, p = ceil(N / (S B)) for tiles of B ro
 rows takes, which has to move the weights from memory and through L2 and to multiply them with a whole tile of x:
 
 .. math::
-    U = \left((2NK/\beta)^q + (2NK/\lambda_u)^q + (2NK R/\tau)^q\right)^{1/q}, \qquad q = 3
+    U = \left((2NK/\beta)^q + (2NK/\lambda_u)^q + (2NK R/\tau)^q\right)^{1/q} + Z/\beta, \qquad q = 3
+
+Z = 4NK where K is not a multiple of 8 and the full product first copies w (`linear_realign`), else 0.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from math import inf
 from typing import Protocol
 
 from kernels_numba.linear_product import LARGEST_M
+from kernels_numba.linear_realign import CHUNK
 from kernels_numba.linear_settings import flat_tile
 
 VECTOR_START_S, FLAT_START_S, FULL_START_S = 1.8e-6, 3.3e-6, 3.5e-6
@@ -95,6 +98,11 @@ def rates_for(sm_count: int) -> Rates:
     )
 
 
+def copied_bytes(n: int, k: int) -> float:
+    """Z: bytes that the full product reads and writes to copy w, whose rows must begin on 16 bytes."""
+    return 4.0 * n * k if k % CHUNK else 0.0
+
+
 def exact_thresholds(n: int, k: int, rates: HasRates, *, width: int = FLAT_WIDTH) -> tuple[float, float]:
     """M1 and M2 as real numbers; infinity where there is none.
 
@@ -117,6 +125,7 @@ def exact_thresholds(n: int, k: int, rates: HasRates, *, width: int = FLAT_WIDTH
         weights * FULL_ROWS / rates.tensor_flops_per_s,
     )
     few = sum(part**FULL_ORDER for part in parts) ** (1 / FULL_ORDER)
+    few += copied_bytes(n, k) / rates.memory_bytes_per_s
     gain = rates.cached_bytes_per_s * (FULL_START_S - FLAT_START_S + few) - weights
     easier = rates.cached_bytes_per_s / rates.shared_cache_bytes_per_s
     readings = rates.sm_count * -(-n // (rates.sm_count * width)) - n / FULL_WIDTH * easier

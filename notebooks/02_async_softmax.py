@@ -200,5 +200,5 @@ else:
 
 # %%
 judged = decode_attention.judge(rows, GPU)
-for j in judged.judgements:
+for j in judged.decisions:
     print(f"{j.case:60} {j.dtype}: chose {j.chosen:2}, best {j.best:2}, regret {j.regret:.3f}")

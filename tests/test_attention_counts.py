@@ -10,7 +10,7 @@ from attentions import Case
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import attention_counts, attention_report, decode_attention, measurements
+from costmodel import attention_counts, attention_report, decode_attention, measurements, tables
 from costmodel.cli import main
 from costmodel.measurements import Row
 from kernels_numba import DecodeAttention
@@ -103,7 +103,7 @@ def test_kernel_and_model_choose_the_same_splits(
     best = model[0]
     assert splits == best.splits
     time = predicted_us(units, -(-length // 16), splits, spec, 132, per_sm)
-    assert np.isclose(time + decode_attention.LAUNCH_US, best.time_us, rtol=1e-6)
+    assert np.isclose(time + decode_attention.FIGURES.launch_us, best.time_us, rtol=1e-6)
 
 
 # ---- predictions beside measurements -----------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def row(case: str, provider: str, us: float, note: str) -> Row:
 
 
 def test_regret_of_split_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Only rows that say their split count, of one layout and variant, compete."""
+    """Times are compared whatever the variant and layout; split counts compete where these are one."""
     case = "B=1;Hq=32;Hkv=32;D=128;L=4096;variant=async"
     best = decode_attention.best_splits(
         batch=1, heads=32, kv_heads=32, head_size=128, length=4096, gpu="h200-sxm"
@@ -129,15 +129,15 @@ def test_regret_of_split_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     ]
     measurements.append(rows, "h200-sxm", folder=tmp_path)
     found = decode_attention.compare("h200-sxm", folder=tmp_path)
-    assert found is not None and len(found.pairs) == 3
-    (judged,) = found.judgements
-    assert (judged.chosen, judged.best, judged.regret) == (best, 16, 1.1)
+    assert len(found.pairs) == 5
+    (judged,) = found.decisions
+    assert (judged.chosen, judged.best, judged.regret) == (str(best), "16", 1.1)
     assert found.summary()["decisions"]["splits"] == {"cases": 1, "regret_p95": 1.1}
-    assert "p95 regret 1.100" in found.verdict()
+    assert "p95 regret 1.100" in tables.verdict(found)
     monkeypatch.setattr(measurements, "FOLDER", tmp_path)
     assert main(["compare", "--gpu", "h200-sxm", "--format", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)["operations"]["decode_attention"]
-    assert printed["cases"] == 3 and len(printed["rows"]) == 3
+    assert printed["cases"] == 5 and len(printed["rows"]) == 5
     assert main(["compare", "--gpu", "h200-sxm", "--max-regret", "1.05"]) == 1
     assert main(["compare", "--gpu", "h200-sxm", "--max-regret", "1.2"]) == 0
     assert main(["measurements", "--gpu", "h200-sxm"]) == 0
@@ -145,7 +145,7 @@ def test_regret_of_split_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_nothing_measured(tmp_path: Path) -> None:
-    assert decode_attention.compare("h200-sxm", folder=tmp_path) is None
+    assert not decode_attention.compare("h200-sxm", folder=tmp_path).pairs
 
 
 @pytest.mark.parametrize("change", [{"batch": 0}, {"heads": 3, "kv_heads": 2}, {"length": 0}])

@@ -10,10 +10,20 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from costmodel import cli, decode_attention, demo, linear, measurements, report, tables, timing, units
+from costmodel import (
+    cli,
+    comparisons,
+    decode_attention,
+    demo,
+    linear,
+    measurements,
+    report,
+    tables,
+    timing,
+    units,
+)
 from costmodel import fit as fitting
 from costmodel.compare import compare, percentile
-from costmodel.compare_linear import compare as compare_linear
 from costmodel.gpus import load
 from costmodel.models import models
 from costmodel.report_findings import Findings, gather
@@ -248,7 +258,7 @@ def test_splits_are_those_of_the_prediction(name, slug, request):
 def test_errors_and_regrets_are_those_of_the_comparison(h200):
     errors = {row[0]: row[1:] for row in h200.tables["Errors of times"][1:]}
     regrets = {(row[0], row[1]): row[2:] for row in h200.tables["Regrets of decisions"][1:]}
-    for found in (compare("h200-sxm"), compare_linear("h200-sxm"), decode_attention.compare("h200-sxm")):
+    for found in comparisons.compare_all("h200-sxm").values():
         s = found.summary()
         shown = [str(s["cases"]), f"{s['median_abs_rel_error']:.1%}", f"{s['p90_abs_rel_error']:.1%}"]
         assert errors[found.op][:3] == shown
@@ -267,13 +277,16 @@ def test_errors_and_regrets_are_those_of_the_comparison(h200):
 
 def test_both_errors_of_the_fit_are_stated(h200, measured):
     assert measured.fit is not None
-    rows = h200.tables["Fit and cross-validation, fitted anew"][1:]
-    for row, name, errors in zip(
-        rows, ("fit error", "cross-validated"), (measured.fit.errors, measured.fit.left_out), strict=True
-    ):
-        shown = [f"{percentile(errors, 50):.1%}", f"{percentile(errors, 90):.1%}"]
-        assert row[0].startswith(name) and row[1:4] == [str(len(errors)), *shown]
-        assert f"median {shown[0]}, p90 {shown[1]}" in h200.sections["summary"]
+    rows = {row[0]: row[1:] for row in h200.tables["Fit and cross-validation, fitted anew"][1:]}
+    assert set(rows) == {j.op for j in measured.judged}
+    both = {"fftconv": (measured.fit.errors, measured.fit.left_out)}
+    both |= {v.op: (v.fitted, v.left_out) for v in measured.validations}
+    for op, errors in both.items():
+        shown = [f"{percentile(some, q):.1%}" for some in errors for q in (50, 90)]
+        assert rows[op][:5] == [str(len(errors[0])), *shown]
+        if op == "fftconv":
+            for middle, most in (shown[:2], shown[2:]):
+                assert f"median {middle}, p90 {most}" in h200.sections["summary"]
     assert len(measured.fit.left_out) == len(fitting.points_of(load("h200-sxm")))
 
 
@@ -296,13 +309,15 @@ def section(name: str, found: Findings) -> str:
 def test_what_is_missing_of_a_measured_gpu_is_named(measured):
     only = replace(measured, judged=[j for j in measured.judged if j.op == "fftconv"])
     text = section("measured", only)
-    assert "Not measured on h200-sxm yet: linear, decode_attention." in text
-    assert "measure --op linear" in text and "measure --op fftconv" not in text
+    others = "fftconv_gradients, linear, decode_attention, decode_step, conv2d"
+    assert f"Not measured on h200-sxm yet: {others}." in text
+    assert "python -m costmodel.measure_decode" in text
+    assert "measure --op linear" in text and "measure --op fftconv\n" not in text
 
 
 def test_a_single_measured_length_cannot_be_cross_validated(measured):
     fit = replace(measured.fit, left_out=())
-    one = replace(measured, fit=fit)
+    one = replace(measured, fit=fit, validations=[])
     assert "nothing could be cross-validated" in section("measured", one)
     assert "(cross-validated)" not in section("summary", one)
 

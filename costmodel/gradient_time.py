@@ -1,0 +1,213 @@
+"""Times of the gradients of a convolution: `timing`'s law for the kernels that sum over the batch, and what is around.
+
+A backward pass is the gradient in the filter, a convolution for every other gradient, and, where it starts from taps,
+the transform of the filter for each of the two spectra that these need. The gradient in the filter is one kernel that
+sums conj(Z) W (`gradient_counts`), and one that brings the sums back to taps,
+
+    t_back = t_b + bytes / rate,      t_filter = t_f + points / r_f   (one launch, up to 32768 points)
+                                      t_filter = bytes / (share of the copy rate)   (passes through device memory)
+
+whose launches are short of blocks: they wait for their own results. Their figures, and how much more of L2 the kernels
+of the filter's gradient reach than those of the convolution, were found on an H200 (`GRADIENT`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodel import counts as counting
+from costmodel import gradient_counts, timing
+from costmodel.counts import MMA_FLOPS, Counts, instructions
+from costmodel.gpus import GPU
+from monarch import Plan
+
+NEEDS = ("u", "k", "pregate", "postgate")
+FITTED_GPU = "h200-sxm"
+RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.12, 0.3
+"""Of a pass's time, where the figures were found and on other GPUs."""
+REGISTERS_PER_SM = 65536
+ON_CHIP = 32768
+"""Points of the longest filter that is transformed in one launch."""
+PASSES = 4
+"""Of a longer one through device memory, and as many reads as writes; then its peak and its end."""
+TURN_WORDS = {2: 5, 3: 8}
+"""Words a point that are rounded or moved, by order, as for the convolution."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was found on measurements."""
+
+    l2: float
+    """How much more of L2's rate is reached than by convolutions."""
+    back_start_s: float
+    back_bytes_per_s: float
+    filter_start_s: float
+    filter_points_per_s: float
+    pass_share: float
+    """Of the copy rate, of a filter's passes through device memory."""
+
+
+GRADIENT = Figures(1.15, 14e-6, 7e12, 15e-6, 1.3e11, 0.67)
+
+
+def shares(workers: int, parts: int, pairs: int, channels: int) -> int:
+    """Into how many shares a channel's pairs go for so many workers (`kernels_numba.filter_sums`)."""
+    counts = (-(-pairs // per_share) for per_share in range(pairs, 0, -1))
+    return min(counts, key=lambda n: (-(-channels * parts * n // workers) * (-(-pairs // n) + 1), n))
+
+
+def sums_counts(
+    plan: Plan, batch: int, channels: int, *, dtype: str, gated: bool, gpu: GPU
+) -> tuple[Counts, int]:
+    """Counts of the kernel that sums conj(Z) W over the batch, and into how many shares the batch goes.
+
+    Raises:
+        ValueError: no such kernel of half precision runs the plan.
+    """
+    from kernels_numba import gradient_families
+
+    family = gradient_families.family_of(plan, dtype)
+    if family is None or dtype == "fp32":
+        raise ValueError(f"plan: no kernel of {dtype} for the filter's gradient is counted for {plan}")
+    length, n = plan.signal or plan.n, plan.n
+    limit = int(gpu.spec["shared_memory_per_block_bytes"])
+    spec: Any = family.make_spec(
+        plan, dtype, pregate=gated, postgate=gated, guarded=length < n, shared_limit=limit
+    )
+    threads, sms = 32 * spec.warps, int(gpu.spec["sm_count"])
+    registers = min(255, REGISTERS_PER_SM // (threads * family.min_blocks(spec)) // 8 * 8)
+    resident = max(
+        1,
+        min(
+            REGISTERS_PER_SM // (registers * threads),
+            int(gpu.spec["shared_memory_per_sm_bytes"]) // (spec.shared_bytes + 1024),
+        ),
+    )
+    pairs, per_block = (batch + 1) // 2, family.workers(spec)
+    count = shares(sms * resident * per_block, spec.parts, pairs, channels)
+    units = channels * spec.parts * count
+    known: dict[str, Any] = {"batch": batch, "channels": channels, "length": length, "units": units}
+    known |= {"blocks": min(sms * resident, -(-units // per_block)), "pregate": gated, "postgate": gated}
+    if plan.order == 2:
+        n1, n2 = plan.factors
+        found = gradient_counts.totals_of_order_2(
+            n1, n2, spec.rows_in, in_registers=spec.in_registers, **known
+        )
+    else:
+        n1, n2, n3 = plan.factors
+        kept = {name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared")}
+        found = gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **known)
+    sequences = sum(found[f"read_{name}"] for name in ("u", "dy", "pregate", "postgate"))
+    sums = found["written_sums"] + found.get("read_sums", 0)
+    turns, points = channels * pairs * spec.parts, n // spec.parts
+    shared = found["shared_read_bytes"] + found["shared_written_bytes"]
+    counts = Counts(
+        device_read_bytes=sequences / spec.parts,  # every part reads all, most of it from L2
+        device_write_bytes=8 * n * channels * count,
+        mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
+        half_flops=found["half_flops"],
+        fp32_flops=found["fp32_flops"],
+        shared_bytes=shared,
+        l2_bytes=sequences + sums + found.get("read_tables", 0),
+        warp_instructions=instructions(
+            products=found["mma_m16n8k16"],
+            fp32_flops=found["fp32_flops"],
+            half_flops=found["half_flops"],
+            words=turns * TURN_WORDS[plan.order] * points,
+            accesses=(shared + sequences + sums) / 400,
+        ),
+        transforms=2 * turns,
+        launches=1,
+        blocks=-(-units // per_block),
+        threads_per_block=threads,
+        shared_bytes_per_block=spec.shared_bytes,
+        registers_per_thread=registers,
+        workers_per_block=per_block,
+        fill_bytes_per_block=0,
+        barriers_per_transform=0.0 if plan.order == 2 else 1.5,
+        exact=True,
+        source=f"gradient_counts: order {plan.order}",
+    )
+    return counts, count
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a backward pass does."""
+
+    sums: Counts
+    back_bytes: int
+    """Of sums and of the filter's gradient."""
+    convolution: Counts
+    convolutions: int
+    filters: int
+    """Transforms of the filter,"""
+    filter_points: int
+    """points of all channels' filters,"""
+    in_passes: bool
+    """and whether they go through device memory."""
+
+
+def work(
+    n: int,
+    length: int,
+    batch: int,
+    channels: int,
+    *,
+    gpu: GPU,
+    dtype: str = "fp16",
+    gated: bool = False,
+    prepared: bool = False,
+    needs: tuple[str, ...] = NEEDS,
+) -> Pass:
+    """What a backward pass does: N points, L samples; ``prepared``: both spectra are there.
+
+    Raises:
+        ValueError: a gradient without the filter's among ``needs``, or no kernel for the length.
+    """
+    from kernels_numba import families, gradient_families
+
+    if "k" not in needs:
+        raise ValueError(f"needs: got {', '.join(needs)}; accepted: k, and others beside it")
+    limit = int(gpu.spec["shared_memory_per_block_bytes"])
+    plans = gradient_families.default_plans(limit, dtype)
+    if n not in plans:
+        raise ValueError(f"N: got {n}; accepted: {', '.join(map(str, plans))}")
+    signal = {"signal": length, "wanted": length} if length < n else {}
+    sums, count = sums_counts(plans[n].with_(**signal), batch, channels, dtype=dtype, gated=gated, gpu=gpu)
+    plan = families.default_plans(halved=2 * length <= n, dtype=dtype)[n].with_(**signal)
+    variant = "gated" if gated else "plain"
+    others = [name for name in needs if name == "u" or (gated and name in ("pregate", "postgate"))]
+    spectra = {"u": "adjoint", "pregate": "adjoint", "postgate": "forward"}
+    return Pass(
+        sums,
+        channels * (8 * n * count + 4 * length),
+        counting.for_plan(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=float(limit)),
+        len(others),
+        0 if prepared else len({spectra[name] for name in others}),
+        channels * n,
+        n > ON_CHIP,
+    )
+
+
+def seconds(done: Pass, gpu: GPU, inputs: timing.Inputs, figures: Figures = GRADIENT) -> float:
+    """The time of a backward pass."""
+    l2 = inputs["l2_fraction"]
+    moved = {**inputs, "l2_fraction": replace(l2, value=min(1.0, l2.value * figures.l2))}
+    time = timing.seconds(done.sums, gpu, moved)
+    time += figures.back_start_s + done.back_bytes / figures.back_bytes_per_s
+    if done.convolutions:
+        time += done.convolutions * timing.seconds(done.convolution, gpu, inputs)
+    if done.in_passes:  # taps, points (8 bytes) there and back, and the spectrum
+        nbytes = done.filter_points * (4 + 8 * (2 * PASSES + 1) + 4)
+        one = nbytes / (figures.pass_share * inputs["memory_rate"].value)
+    else:
+        one = figures.filter_start_s + done.filter_points / figures.filter_points_per_s
+    return time + done.filters * one
+
+
+def relative_error(gpu: GPU) -> float:
+    """Of a pass's time on a GPU."""
+    return RELATIVE_ERROR if gpu.slug == FITTED_GPU else RELATIVE_ERROR_ELSEWHERE

@@ -1,0 +1,320 @@
+"""Operations of several kernels whose counts are set beside the hardware's counters; see `measure_counters.py`.
+
+Convolution layers, long convolutions, gradients in a filter, filters, layers with an odd number of columns, and the
+kernels that measure a GPU. Arrays are so large that what is left in the L2 cache after a launch hardly counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from costmodel.measure_counters import CAPACITY_BYTES, HOPPER, SMS, Case, one_launch
+from monarch import Plan
+
+LAYERS = (("fprop", 4096, 96, 32, 3), ("accgrad", 2048, 96, 32, 3))
+"""Pass, S, Cin = Cout, n and k: whole maps in tiles of 32 x 32."""
+TILE = (32, 32)
+LONG = (2**20, (16, 16, 16, 16, 16), 8, 48)
+"""N, factors, B and H, all in one group."""
+LONG_WORKSPACE = 2**31
+GRADIENTS = (
+    ("gradient_warp", 1024, (32, 32), 65536, "fp16"),
+    ("gradient_block", 4096, (16, 16, 16), 16384, "fp16"),
+    ("gradient_float", 1024, (4, 16, 16), 65536, "fp32"),
+)
+"""Family, N, factors, channels and dtype; so many channels that a worker has whole ones."""
+GRADIENT_BATCH = 4
+FILTERS = ((1024, 2**18), (65536, 1024))
+"""N and channels: in one launch, and in passes through device memory."""
+ODD_LAYER = (256, 32768, 16383)
+PROBE_BYTES = 2**30
+PROBE_WORKERS = {"copy": 2**16, "mma": 2**18, "group": 2**17}
+"""Warps of a probe: of products so many that their results are more than the cache holds."""
+
+Prepared = tuple[Callable[[], Any], Callable[[], float], float]
+
+
+def cases() -> list[Case]:
+    """Every case, in the order in which they are run."""
+    return [
+        *(_layer(*layer) for layer in LAYERS),
+        _long(),
+        *(_gradient(*one) for one in GRADIENTS),
+        *(_filter(*one) for one in FILTERS),
+        _odd_layer(),
+        *(_probe(kind) for kind in ("copy", "mma", "group")),
+    ]
+
+
+def _sum(parts: list[tuple[str, int, int]]) -> dict[str, dict[str, int]]:
+    """By family, of (family, bytes, tensor instructions) of each launch."""
+    found: dict[str, dict[str, int]] = {}
+    for family, nbytes, instructions in parts:
+        if family:
+            mine = found.setdefault(family, {"device_bytes": 0, "tensor_instructions": 0})
+            mine["device_bytes"] += nbytes
+            mine["tensor_instructions"] += instructions
+    return found
+
+
+# ---- convolution layers --------------------------------------------------------------------------------------
+def _layer(name: str, batch: int, channels: int, size: int, taps: int) -> Case:
+    from costmodel.measure_conv2d import Case as Layer
+
+    layer = Layer(batch, channels, channels, size, taps, name)
+    sums = name == "accgrad"
+    product = "spectral_gradient" if sums else "spectral_product"
+    # Of a gradient in the weights these are few.
+    launches = ("map_transform", "map_transform", product, "" if sums else "map_inverse")
+
+    def counts() -> dict[str, dict[str, int]]:
+        from costmodel.conv2d_counts import of_steps
+        from kernels_numba.conv2d_dispatch import costs, plans
+        from kernels_numba.conv2d_geometry import Geometry
+
+        geometry = Geometry.of(layer.shapes["x"], layer.shapes["w"])
+        plan = plans(geometry, layer.which, "fp16", tile=TILE)[0]
+        # Both transforms are added up, so their order does not matter.
+        each = zip(launches, costs(plan), plan.steps(), strict=True)
+        return _sum([(family, cost.bytes, of_steps([step]).mma_m16n8k16) for family, cost, step in each])
+
+    def prepare(torch: Any) -> Prepared:
+        import kernels_numba
+        import reference
+        from costmodel import measure_conv2d
+
+        data = measure_conv2d._data(layer, torch, 1)
+        settings: dict[str, Any] = {"impl": "fft", "tile": TILE}
+        if sums:
+            y = torch.full_like(data["w"], math.nan)
+
+            def call() -> None:
+                kernels_numba.conv2d_weight_gradient(
+                    data["x"], data["dy"], kernel_size=taps, out=y, **settings
+                )
+        else:
+            y = torch.full_like(data["dy"], math.nan)
+
+            def call() -> None:
+                kernels_numba.conv2d(data["x"], data["w"], out=y, **settings)
+
+        def error() -> float:
+            exact = measure_conv2d._exact(layer, data, torch)
+            found = measure_conv2d._part(layer, y).double() - exact
+            return float(found.norm() / exact.norm())
+
+        return call, error, reference.conv2d_bound("fp16")
+
+    return Case(launches, layer.name, counts, prepare)
+
+
+# ---- long convolutions ---------------------------------------------------------------------------------------
+def _long() -> Case:
+    n, factors, batch, channels = LONG
+    plan = Plan(n, factors)
+    launches = ("outer_stage", "fused_block", "outer_stage")
+
+    def counts() -> dict[str, dict[str, int]]:
+        from costmodel.counts import MMA_FLOPS, for_plan
+
+        stages = for_plan(plan, batch, channels, capacity_bytes=CAPACITY_BYTES).stages
+        each = zip(launches, stages, strict=True)
+        return _sum([(family, round(s.device_bytes), round(s.mma_flops / MMA_FLOPS)) for family, s in each])
+
+    def prepare(torch: Any) -> Prepared:
+        import reference
+        from costmodel.measure_long import Long, _error
+        from kernels_numba import FFTConv, prepare_filter
+
+        u = torch.randn((batch, channels, n), device="cuda").half()
+        k = torch.randn((channels, n), device="cuda", dtype=torch.float64) / math.sqrt(n)
+        convolve = FFTConv(prepare_filter(k, length=n, plan=plan), batch=batch, workspace=LONG_WORKSPACE)
+        y = torch.full_like(u, math.nan)
+
+        def error() -> float:
+            some = Long(n, n, 1, 4)
+            return _error(some, y[-1:, :4], u[-1:, :4], k[:4], torch)
+
+        return lambda: convolve(u, out=y), error, reference.fftconv_bound(plan.order, "fp16")
+
+    return Case(launches, f"B={batch};H={channels};N={n};" + "x".join(map(str, factors)), counts, prepare)
+
+
+# ---- gradients in a filter -----------------------------------------------------------------------------------
+def _gradient(family: str, n: int, factors: tuple[int, ...], channels: int, dtype: str) -> Case:
+    batch, plan = GRADIENT_BATCH, Plan(n, factors)
+    item = 4 if dtype == "fp32" else 2
+    launches = (family, "filter_gradient")
+
+    def counts() -> dict[str, dict[str, int]]:
+        from costmodel import gradient_counts
+        from kernels_numba import gradient_families
+
+        kernel = gradient_families.family_of(plan, dtype)
+        assert kernel is not None
+        spec = kernel.make_spec(plan, dtype)
+        known: dict[str, Any] = {
+            "batch": batch,
+            "channels": channels,
+            "length": n,
+            "units": channels,
+            "blocks": 1,
+        }
+        sums, products = 8 * n * channels, 0
+        if family == "gradient_warp":
+            n1, n2 = factors
+            found = gradient_counts.totals_of_order_2(
+                n1, n2, spec.rows_in, in_registers=spec.in_registers, **known
+            )
+            products = found["mma_m16n8k16"]
+        elif family == "gradient_block":
+            n1, n2, n3 = factors
+            kept: dict[str, Any] = {
+                name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared")
+            }
+            found = gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **known)
+            products = found["mma_m16n8k16"]
+        read = 2 * item * batch * channels * n
+        return _sum([(family, read + sums, products), ("filter_gradient", sums + 4 * n * channels, 0)])
+
+    def prepare(torch: Any) -> Prepared:
+        import reference
+        from kernels_numba import fftconv_gradients
+
+        kind = torch.float32 if dtype == "fp32" else torch.float16
+        u, dy = (torch.randn((batch, channels, n), device="cuda").to(kind) for _ in range(2))
+        k = torch.randn((channels, n), device="cuda")
+        found: dict[str, Any] = {}
+
+        def call() -> None:
+            found["k"] = fftconv_gradients(u, k, dy, plan=plan, needs=("k",)).k
+
+        def error() -> float:
+            some = [0, 1, channels // 2, channels - 1]
+            x, e = u[:, some].double(), dy[:, some].double()
+            exact = torch.fft.irfft((torch.fft.rfft(e) * torch.fft.rfft(x).conj()).sum(0), n=n)
+            size = (e.norm(dim=-1) * x.norm(dim=-1)).norm()
+            return float((found["k"][some].double() - exact).norm() / torch.maximum(size, exact.norm()))
+
+        if dtype == "fp32":
+            return call, error, reference.filter_gradient32_bound(n, terms=batch // 2)
+        return call, error, reference.filter_gradient_bound(plan.order, dtype)
+
+    shape = f"B={batch};H={channels};N={n};" + "x".join(map(str, factors))
+    return Case(launches, shape + (";fp32" if dtype == "fp32" else ""), counts, prepare)
+
+
+# ---- filters -------------------------------------------------------------------------------------------------
+def _filter(n: int, channels: int) -> Case:
+    """The transform of filters; in passes, with a workspace for all channels at once."""
+    from kernels_numba.filter_transform import factors_of
+
+    passes = n > 32768
+
+    def counts() -> dict[str, dict[str, int]]:
+        taps, spectrum, points = 4 * n, 4 * n + 4, 8 * n  # of a channel
+        if not passes:
+            return _sum([("filter_whole", channels * (taps + spectrum), 0)])
+        # Points are written by every pass, and read by all but the first, by the search for the peak and at the end.
+        crossings = 2 * len(factors_of(n)) + 1
+        return _sum([("filter_transform", channels * (taps + spectrum + crossings * points), 0)])
+
+    def prepare(torch: Any) -> Prepared:
+        import reference
+        from costmodel.measure_long import Long, _error
+        from kernels_numba import FFTConv, filter_transform, prepare_filter
+        from kernels_numba.families import default_plan
+
+        plan = default_plan(n)
+        k = torch.randn((channels, n), device="cuda") / math.sqrt(n)
+        found: dict[str, Any] = {}
+
+        def call() -> None:
+            allowed = filter_transform.WORKSPACE_BYTES
+            filter_transform.WORKSPACE_BYTES = 8 * n * channels
+            try:
+                found["spectrum"] = prepare_filter(k, length=n, plan=plan, scaled=True)
+            finally:
+                filter_transform.WORKSPACE_BYTES = allowed
+
+        def error() -> float:
+            u = torch.randn((1, channels, n), device="cuda").half()
+            y = torch.full_like(u, math.nan)
+            FFTConv(found["spectrum"], batch=1)(u, out=y)
+            return _error(Long(n, n, 1, 8), y[:, -8:], u[:, -8:], k[-8:].double(), torch)
+
+        return call, error, reference.fftconv_bound(plan.order, "fp16")
+
+    launches = ("filter_transform",) * (len(factors_of(n)) + 2) if passes else ("filter_whole",)
+    return Case(launches, f"H={channels};N={n}", counts, prepare)
+
+
+# ---- layers with an odd number of columns --------------------------------------------------------------------
+def _odd_layer() -> Case:
+    """Both operands are copied to places where rows begin on 16 bytes; x is few."""
+    m, n, k = ODD_LAYER
+
+    def counts() -> dict[str, dict[str, int]]:
+        from kernels_numba.linear_realign import padded
+
+        return _sum([("linear_realign", 2 * (m + n) * (k + padded(k)), 0)])
+
+    def prepare(torch: Any) -> Prepared:
+        from costmodel import measure_linear
+        from kernels_numba import Linear
+        from kernels_numba.linear_settings import default_choice
+
+        x, w = torch.randn((m, k), device="cuda").half(), torch.randn((n, k), device="cuda").half()
+        y = torch.full((m, n), math.nan, device="cuda", dtype=torch.float16)
+        choice = default_choice("full", m, n, k, sm_count=SMS, capability=HOPPER)
+        layer = Linear(m, n, k, dtype="fp16", choice=choice)
+
+        def error() -> float:
+            exact, allowed = measure_linear._exact(x, w[-64:], torch)
+            return measure_linear._error(y[:, -64:], exact, allowed, f"full M={m} N={n} K={k}")
+
+        return lambda: layer(x, w, out=y), error, 1.0
+
+    return Case(("linear_realign", "linear_realign", ""), f"M={m};N={n};K={k}", counts, prepare)
+
+
+# ---- the kernels that measure a GPU --------------------------------------------------------------------------
+def _probe(kind: str) -> Case:
+    from kernels_numba import group_probes, probes
+
+    spec: Any = group_probes.Spec(256) if kind == "group" else probes.Spec(kind)
+    family: Any = group_probes if kind == "group" else probes
+    workers = PROBE_WORKERS[kind]
+    n = PROBE_BYTES // (4 * probes.SPAN * spec.depth) if kind == "copy" else 7
+    turns = 1 if kind == "copy" else 3
+
+    def counts() -> dict[str, int]:
+        done = family.work(spec, n, workers, turns)
+        read = done["global_read_bytes"] if kind == "copy" else 4 * family.source_words(spec, n, workers)
+        products = done["mma_m16n8k16"]
+        if kind == "group":  # an instruction is a warp's 16 rows of all columns
+            products = products * 8 // spec.columns
+        return {"device_bytes": read + done["global_written_bytes"], "tensor_instructions": products}
+
+    def prepare(torch: Any) -> Prepared:
+        from kernels_numba import launch, probe_checks
+
+        words = probe_checks.source(spec, n, workers)
+        source = torch.from_numpy(words).cuda()
+        target = torch.full((family.target_words(spec, n, workers),), -1, device="cuda", dtype=torch.int32)
+        run = launch.load(family, spec, 0).launcher(
+            workers // spec.warps, (*probes.NAMES, n, workers, turns, 0), probes.NAMES
+        )
+
+        def call() -> None:
+            run(torch.cuda.current_stream().cuda_stream, source.data_ptr(), target.data_ptr())
+
+        def error() -> float:
+            wrong = probe_checks.problem(spec, words, target.cpu().numpy(), n, workers, turns)
+            return math.inf if wrong else 0.0
+
+        return call, error, 0.0
+
+    return one_launch(family.__name__.rpartition(".")[2], f"{spec.name};workers={workers}", counts, prepare)
