@@ -255,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(abs(row.error) > LIMIT for row in rows) else 0
 
 
-def _version() -> str:
+def tool_version() -> str:
     """Which ncu is installed."""
     try:
         text = subprocess.run(("ncu", "--version"), capture_output=True, text=True).stdout
@@ -274,7 +274,7 @@ def _measure(chosen: Sequence[Case]) -> tuple[list[Entry], str]:
         return [], ""
     found = profile(chosen)
     day = datetime.date.today().isoformat()
-    return entries(chosen, found, day=day, commit=measure.commit(), tool=_version()), gpus.by_device_name(
+    return entries(chosen, found, day=day, commit=measure.commit(), tool=tool_version()), gpus.by_device_name(
         str(here.name)
     ).slug
 

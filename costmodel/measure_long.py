@@ -151,19 +151,26 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
 
 def rows_of(case: Long, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
     """The rows of one case with their bounds; ``stamp`` is the date and the commit."""
+    said = []
+    for way, error in ways_of(case, torch):
+        row = _row(case, way, error, torch, stamp)
+        said.append(f"{row.provider} {row.median_us:.0f} us, error {row.rel_err:.1e}")
+        yield row, way.bound
+        torch.cuda.empty_cache()
+    render.note(f"{case.name}: {'; '.join(said)}")
+
+
+def ways_of(case: Long, torch: Any) -> Iterator[tuple[_Way, float]]:
+    """Every way to compute a case on data of its own, and its error after one call."""
     generator = torch.Generator(device="cuda").manual_seed(case.n)
     shape = (case.batch, case.channels, case.length)
     u = torch.randn(shape, device="cuda", generator=generator).half()
     taps = case.taps or case.length
     k = torch.randn((case.channels, taps), device="cuda", generator=generator, dtype=torch.float64)
     k /= math.sqrt(taps)
-    said = []
     for way in _ways(case, u, k, torch):
-        row = _row(case, way, u, k, torch, stamp)
-        said.append(f"{row.provider} {row.median_us:.0f} us, error {row.rel_err:.1e}")
-        yield row, way.bound
-        torch.cuda.empty_cache()
-    render.note(f"{case.name}: {'; '.join(said)}")
+        way.call()
+        yield way, _error(case, way.y, u, k, torch)
 
 
 def _ways(case: Long, u: Any, k: Any, torch: Any) -> Iterator[_Way]:
@@ -215,9 +222,7 @@ def _ways(case: Long, u: Any, k: Any, torch: Any) -> Iterator[_Way]:
     yield _Way("torch", "fp32", peer, z, note, FP32_BOUND)
 
 
-def _row(case: Long, way: _Way, u: Any, k: Any, torch: Any, stamp: tuple[str, str]) -> Row:
-    way.call()
-    error = _error(case, way.y, u, k, torch)
+def _row(case: Long, way: _Way, error: float, torch: Any, stamp: tuple[str, str]) -> Row:
     if not error <= way.bound:  # true for NaN as well
         raise MeasurementError(
             f"{way.name} {case.name}: error {error:.3g}, bound {way.bound:.3g}; its row is not written"

@@ -22,11 +22,13 @@ import numpy as np
 
 import kernels_numba
 import reference
-from monarch import Plan
+from monarch import Plan, SparsityPattern
 
 TOOLS = ("memcheck", "racecheck")
 CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
 RAN = "all results are right"
+ON_CHIP = 512
+"""Longer transforms get outer stages here, so that small cases have them."""
 
 
 def _random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -138,6 +140,56 @@ def convolve_images() -> None:
         reference.check_conv2d(gw, exact, dy, x, which="weight_gradient", dtype="fp16", groups=groups)
 
 
+def convolve_long(*plans: Plan, dtype: str = "fp16", zeros: bool = False) -> None:
+    """Outer stages around rows of 256 points: as `convolve`, in groups of one pair of one channel."""
+    kind = {"fp16": np.float16, "fp32": np.float32}[dtype]
+    for plan in plans:
+        for mode, length, gated in (("circular", plan.n, False), ("causal", plan.n // 2 - 3, True)):
+            u, k = _random(3, 2, length).astype(kind), _random(2, length, seed=1) / length**0.5
+            names = ("pregate", "postgate") if gated else ()
+            gates = {name: _random(*u.shape, seed=2).astype(kind) for name in names}
+            middles = (plan.factors[0] // 2,) + (0,) * (plan.order - 1)
+            pattern = SparsityPattern.middles(plan, middles) if zeros else None
+            spectrum = kernels_numba.prepare_filter(
+                k, length=length, mode=mode, dtype=dtype, plan=plan, on_chip=ON_CHIP, pattern=pattern
+            )
+            y = kernels_numba.FFTConv(spectrum, batch=3, workspace=16 * plan.n)(u, **gates)
+            if pattern is not None:
+                v = u * gates["pregate"] if gated else u
+                exact = reference.sparse_fftconv(v, k, pattern, plan=plan, mode=mode)
+                exact = exact * gates["postgate"] if gated else exact
+            else:
+                exact = reference.fftconv(u, k, mode=mode, **gates)
+            if dtype == "fp16":
+                found = reference.relative_error(y, exact, u, k, pairs=True, **gates).overall
+                bound = 1.3 * reference.fftconv_bound(plan.order, dtype, gates=len(gates))
+            else:
+                found, bound = np.linalg.norm(y - exact) / np.linalg.norm(exact), 1e-6
+            assert found <= bound, f"{plan} {mode}: error {found}, bound {bound}"
+
+
+def convolve_in_chunks() -> None:
+    """Streams: chunks shorter and longer than a tile, of odd length, with gates and without; and windows."""
+    for gated in (False, True):
+        u, k = _random(2, 3, 9001).astype(np.float16), _random(3, 700, seed=1) / 700**0.5
+        names = ("pregate", "postgate") if gated else ()
+        gates = {name: _random(*u.shape, seed=2).astype(np.float16) for name in names}
+        stream = kernels_numba.FFTConvStream(k, (2, 3), tile=2048)
+        y = np.concatenate(
+            [
+                stream(
+                    np.ascontiguousarray(u[..., a:b]),
+                    **{name: np.ascontiguousarray(x[..., a:b]) for name, x in gates.items()},
+                )
+                for a, b in ((0, 3), (3, 700), (700, 9001))
+            ],
+            axis=-1,
+        )
+        exact = reference.fftconv(u, k, mode="causal", **gates)
+        found = reference.relative_error(y, exact, u, k, **gates).overall
+        assert found <= 1.3 * reference.fftconv_bound(3, "fp16", gates=len(gates)), found
+
+
 def _plans(*lists: tuple[int, ...], packing: str = "pair") -> tuple[Plan, ...]:
     return tuple(Plan(prod(f) * (2 if packing == "half" else 1), f, packing=packing) for f in lists)
 
@@ -167,6 +219,10 @@ PARTS: dict[str, Callable[[], None]] = {
     "flat": partial(multiply, "flat", 33),
     "full": partial(multiply, "full", 130),
     "conv2d": convolve_images,
+    "long": partial(convolve_long, *_plans((16, 16, 16), (32, 16, 16), (16, 16, 16, 16))),
+    "long-large": partial(convolve_long, *_plans((16, 32, 16, 16), (32, 32, 16, 16))),
+    "long-sparse": partial(convolve_long, *_plans((32, 16, 16), (16, 16, 16, 16)), zeros=True),
+    "stream": convolve_in_chunks,
 }
 
 
