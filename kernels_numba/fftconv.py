@@ -67,12 +67,13 @@ def fftconv(
             :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
-            else what `monarch.convolution_length` says, at most 2^24, in fp32 32768.
+            else what `monarch.convolution_length` says, at most 2^24.
         pregate: gate on the input, shaped and typed as ``u`` (not for complex sequences).
         postgate: gate on the output, shaped and typed as ``u``.
         plan: a plan of `kernels_numba.families`; by default the one measured fastest.
         products: "fp16" or "bf16" for fp32 sequences whose products are of halves: inputs are rounded to that type, and
-            results are of its accuracy, stored as fp32. By default the type of the sequences.
+            results are of its accuracy, stored as fp32. "fp32" for fp16 and bf16 sequences too long for one kernel:
+            everything between input and output is fp32. By default the type of the sequences.
         tile: causal convolutions with a short filter can be done in tiles of so many samples (`partial_fftconv`); None
             for the whole at once. "auto": what `partial_choice.choose_tile` says, which also says why.
         out: where to put the result, shaped and typed as ``u`` (``u`` itself is allowed).

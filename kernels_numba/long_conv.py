@@ -7,19 +7,20 @@ group of channels and pairs of sequences. Nothing is ever copied as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import outer_stage
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import Device
 from kernels_numba.fftconv import CPU_BLOCKS, MAX_ITEMS, FFTConv, _aligned, _bits, _device_operands, _write
 from kernels_numba.long_groups import WORKSPACE, Group, grouping
-from kernels_numba.long_launch import Stages, inner_scalars, outer_grid
+from kernels_numba.long_launch import OuterSpec, Stages, inner_scalars, outer_grid, outer_module
 from kernels_numba.long_plans import Split, split_of
-from kernels_numba.outer_spec import Spec, outer_spec
+from kernels_numba.outer_float_spec import outer_float_spec
+from kernels_numba.outer_spec import outer_spec
 from kernels_numba.spectrum import Spectrum
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import ELEMENT_TYPES
@@ -32,14 +33,14 @@ class LongFFTConv(FFTConv):
 
     def __init__(self, spectrum: Spectrum, *, batch: int, workspace: int | None = None) -> None:
         self._prepare(spectrum, batch)
-        self.split: Split = split_of(spectrum.plan)
+        self.split: Split = split_of(spectrum.plan, products=spectrum.products)
         self.workspace = WORKSPACE if workspace is None else workspace
         self.rows = len(spectrum.rows) or self.split.rows
-        points = self.rows * self.split.inner.n
-        self.groups = grouping(points, spectrum.channels, self.pairs, workspace=self.workspace)
-        blocks = (
-            self.groups.group_channels * self.groups.group_pairs * max(self.split.rows, self.split.inner.n)
+        points, itemsize = self.split.inner.points, ELEMENT_TYPES[spectrum.products].itemsize
+        self.groups = grouping(
+            self.rows * points, spectrum.channels, self.pairs, workspace=self.workspace, itemsize=itemsize
         )
+        blocks = self.groups.group_channels * self.groups.group_pairs * max(self.split.rows, points)
         if blocks > MAX_ITEMS:
             raise ValueError(f"workspace: groups of {self.groups.bytes} bytes are too large; allow less")
         self._workspaces: dict[int, Workspaces] = {}
@@ -48,8 +49,8 @@ class LongFFTConv(FFTConv):
         """Rows and columns, and what a call allocates and moves, in words."""
         groups, split, plan = self.groups, self.split, self.spectrum.plan
         batch, channels, length = self.shape
-        ends = 2 * 2 * batch * channels * length
-        moved = ends + 4 * 4 * self.groups.n * self.pairs * channels
+        ends = 2 * ELEMENT_TYPES[self.spectrum.dtype].itemsize * batch * channels * length
+        moved = ends + 8 * self.groups.itemsize * self.groups.n * self.pairs * channels
         return "\n".join(
             [
                 f"Convolution of {plan} with outer stages",
@@ -64,13 +65,20 @@ class LongFFTConv(FFTConv):
 
     def specs(
         self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
-    ) -> tuple[Spec, Any, Spec]:
+    ) -> tuple[OuterSpec, Any, OuterSpec]:
         """The three kernels: forward outer stage, rows, inverse outer stage."""
         plan, products, length = self.spectrum.plan, self.spectrum.products, self.shape[2]
         limit = where.shared_bytes_per_block if where else None
         inner = self.split.family.make_spec(
             self.split.inner, products, guarded=False, **({"shared_limit": limit} if limit else {})
         )
+        if products == "fp32":
+            own = {"length": length, "batch": self.shape[0], "kept": len(self.spectrum.rows)}
+            first, last = (
+                outer_float_spec(self.split, self.spectrum.dtype, inverse=inverse, gated=gated, **own)
+                for inverse, gated in ((False, pregate), (True, postgate))
+            )
+            return first, inner, last
         half = 2 * length <= plan.n
         choices: dict[str, Any] = {
             "halves": self._halves(low_bits),
@@ -83,10 +91,16 @@ class LongFFTConv(FFTConv):
 
     def operand_key(self, family: Any, spec: Any) -> tuple:
         """What the constant buffers of one of the kernels depend on."""
-        if family is outer_stage:
-            return outer_stage.operand_key(spec, self.spectrum.rows)
-        key: tuple = family.operand_key(spec)
+        key: tuple = (
+            family.operand_key(spec)
+            if family is self.split.family
+            else family.operand_key(spec, self.spectrum.rows)
+        )
         return key
+
+    def families(self, specs: tuple[OuterSpec, Any, OuterSpec]) -> tuple[ModuleType, ModuleType, ModuleType]:
+        """Where each of the three kernels is made."""
+        return outer_module(specs[0]), self.split.family, outer_module(specs[2])
 
     def _launch(self, key: tuple[int, int, bool, bool]) -> Callable[..., None]:
         """All launches of a call, for a GPU, the low bits of the addresses, and the gates."""
@@ -113,16 +127,20 @@ class LongFFTConv(FFTConv):
 
         machine = Machine()
         specs = self.specs(pregate=pregate is not None, postgate=postgate is not None)
-        result = _aligned(np.full(int(np.prod(self.shape)), POISON, POISON.dtype))
+        poison, poison_z = (
+            POISON if ELEMENT_TYPES[dtype].itemsize == 2 else np.float32(np.nan)
+            for dtype in (self.spectrum.dtype, self.spectrum.products)
+        )
+        result = _aligned(np.full(int(np.prod(self.shape)), poison, poison.dtype))
         arrays = {
             "u": _bits(u),
             "pregate": _bits(pregate),
             "postgate": _bits(postgate),
             "y": result,
-            "workspace": _aligned(np.full(self.groups.bytes // 2, POISON, POISON.dtype)),
+            "workspace": _aligned(np.empty(self.groups.bytes // poison_z.itemsize, poison_z.dtype)),
         }
         for group in self.groups:
-            arrays["workspace"][...] = POISON
+            arrays["workspace"][...] = poison_z
             self._group_on_cpu(machine, group, specs, arrays, blocks)
         values = result.view(ELEMENT_TYPES[self.spectrum.dtype]).reshape(self.shape)
         if out is None:
@@ -145,14 +163,12 @@ class LongFFTConv(FFTConv):
         own = slice(group.channel, group.channel + group.channels)
         buffers = {name: Buffer(name, x if name == "workspace" else x[at:]) for name, x in arrays.items()}
         spectrum, scale = Buffer("spectrum", words[own].reshape(-1)), Buffer("scales", scales[own])
-        none = Buffer("none", np.empty(0, np.int16))
+        none = Buffer("none", np.empty(0, arrays["workspace"].dtype))
         scalars = (group.pairs, min(2 * group.pairs, batch - first), channels, group.channels, length)
         grid, integers = inner_scalars(self.split, specs[1], self.rows * group.channels, group.pairs, blocks)
         z = buffers["workspace"]
         grids = [outer_grid(spec, group.channels, group.pairs) for spec in (specs[0], specs[2])]
-        for which, (family, spec) in enumerate(
-            zip((outer_stage, self.split.family, outer_stage), specs, strict=True)
-        ):
+        for which, (family, spec) in enumerate(zip(self.families(specs), specs, strict=True)):
             kernel = family.build(tile(machine, spec.dtype, vocabulary_of(family, spec)), spec)
             found = family.operands(*self.operand_key(family, spec))
             tables = [Buffer(name, x) for name, x in zip(("constants", "tables"), found, strict=False)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from kernels_numba import launch, outer_stage
+from kernels_numba import launch, outer_float, outer_stage
 from kernels_numba.device import device
 from kernels_numba.long_groups import Group
+from kernels_numba.outer_float_spec import Spec as FloatSpec
 from kernels_numba.outer_spec import Spec
 from kernels_numba.tile.layout import ELEMENT_TYPES
 
@@ -16,18 +17,27 @@ Pointers = tuple[tuple[str, int], ...]
 """What a launch is given: the name of an array and elements to add to its address; or no name, and an address."""
 
 
-def outer_family(spec: Spec) -> Any:
+OuterSpec = Spec | FloatSpec
+
+
+def outer_module(spec: OuterSpec) -> ModuleType:
+    """Where an outer stage's kernel and constants are made."""
+    return outer_float if isinstance(spec, FloatSpec) else outer_stage
+
+
+def outer_family(spec: OuterSpec) -> Any:
     """What `launch` asks of a kernel family, for one outer stage: their arguments differ."""
+    module = outer_module(spec)
     return SimpleNamespace(
-        __name__=outer_stage.__name__,
-        build=outer_stage.build,
-        SIGNATURE=outer_stage.INVERSE_SIGNATURE if spec.inverse else outer_stage.FORWARD_SIGNATURE,
-        VOCABULARY=outer_stage.VOCABULARY,
-        min_blocks=outer_stage.min_blocks,
+        __name__=module.__name__,
+        build=module.build,
+        SIGNATURE=module.signature(spec),
+        VOCABULARY=module.VOCABULARY,
+        min_blocks=module.min_blocks,
     )
 
 
-def outer_grid(spec: Spec, channels: int, pairs: int) -> int:
+def outer_grid(spec: OuterSpec, channels: int, pairs: int) -> int:
     """Blocks of an outer stage: one for each strip, or for ``warps`` strips where a warp takes one alone."""
     return -(-spec.strips * channels * pairs // (spec.warps if spec.b == 1 else 1))
 
@@ -35,12 +45,15 @@ def outer_grid(spec: Spec, channels: int, pairs: int) -> int:
 def inner_scalars(split: Any, spec: Any, rows: int, pairs: int, blocks: int) -> tuple[int, tuple[int, ...]]:
     """Grid and integers of the rows' kernel: the two planes of a pair are a pair of sequences of N2 samples.
 
-    ``rows``: of all channels of a group.
+    In fp32 a pair is one complex sequence. ``rows``: of all channels of a group.
     """
     workers = split.family.workers(spec)
     items = rows * pairs
     per_worker = -(-items // (workers * max(1, blocks)))
-    return -(-items // (workers * per_worker)), (items, per_worker, pairs, 2 * pairs, rows, split.inner.n)
+    grid, points = -(-items // (workers * per_worker)), split.inner.points
+    if split.products == "fp32":
+        return grid, (items, per_worker, pairs, pairs, rows, 2 * points)
+    return grid, (items, per_worker, pairs, 2 * pairs, rows, points)
 
 
 class Stages:
@@ -57,6 +70,7 @@ class Stages:
         self.where, self.split, self.shape = device(index), convolve.split, convolve.shape
         self.rows = convolve.rows
         self.itemsize = ELEMENT_TYPES[convolve.spectrum.dtype].itemsize
+        self.itemsize_z = ELEMENT_TYPES[convolve.spectrum.products].itemsize
         self.specs = convolve.specs(low_bits, pregate=pregate, postgate=postgate, where=self.where)
         inner = self.split.family
         families = (outer_family(self.specs[0]), inner, outer_family(self.specs[2]))
@@ -65,7 +79,7 @@ class Stages:
         ]
         self.constants = [
             operands(family, convolve.operand_key(family, spec), index)
-            for family, spec in zip((outer_stage, inner, outer_stage), self.specs, strict=True)
+            for family, spec in zip(convolve.families(self.specs), self.specs, strict=True)
         ]
         self.words, self.scales = convolve.spectrum.on_device(index)
         self._made: dict[tuple[int, int, int], tuple[Callable[..., None], ...]] = {}
@@ -85,7 +99,7 @@ class Stages:
             group.channels, group.pairs, min(2 * group.pairs, batch - first)
         )
         at = (first * channels + group.channel) * length
-        words = self.words + 4 * group.channel * self.rows * self.split.inner.n
+        words = self.words + 2 * self.itemsize_z * group.channel * self.rows * self.split.inner.points
         scales = self.scales + 4 * group.channel
         return [
             (forward, (("u", at), ("pregate", at), ("z", 0))),

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.families import HOPPER, default_plans, families
+from kernels_numba.outer_float_spec import outer_float_spec
 from kernels_numba.outer_spec import SPLITS, outer_spec
 from monarch import Plan, format_factors
 
 LONGEST = 2**24
 """Points of the longest transform."""
 TYPES = ("fp16", "bf16")
+"""Half-precision types; sequences of fp32 have long transforms in fp32, those of halves on request."""
 
 INNER_TIME = {
     256: 1.33,
@@ -40,6 +42,22 @@ INNER_TIME = {
 """Picoseconds a point of the fused kernels, measured on an H200 (costmodel/measurements),"""
 OUTER_TIME = {16: 2.05, 32: 2.07, 256: 2.25, 512: 2.64, 1024: 2.96}
 """and of both outer stages, by rows (16 is taken from 32)."""
+FLOAT_INNER_TIME = {
+    256: 2.67,
+    512: 2.76,
+    768: 2.82,
+    1024: 2.94,
+    1536: 3.34,
+    2048: 2.68,
+    3072: 3.33,
+    4096: 3.17,
+    6144: 3.66,
+    8192: 3.36,
+    12288: 4.27,
+    16384: 3.73,
+}
+FLOAT_OUTER_TIME = {16: 4.2, 32: 4.4, 256: 4.6, 512: 5.2, 1024: 5.6}
+"""The same in fp32."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,8 @@ class Split:
     inner: Plan
     family: ModuleType
     """Of the inner plan."""
+    products: str = "fp16"
+    """"fp32": sequences are transformed in fp32, a pair as one complex sequence."""
 
     @property
     def rows(self) -> int:
@@ -72,28 +92,31 @@ class Split:
         order, phase, tiles = self.family.spectrum_layout(self.inner, dtype)
         rows = np.array(kept) if kept else np.arange(self.rows)
         bins = rows[:, None] + self.rows * order[0][None, :]
+        if self.products == "fp32":  # outer stages of halves are unitary, those of fp32 are sums
+            phase = phase / self.rows
         return bins.reshape(1, -1), np.tile(phase, rows.size), rows.size * tiles
 
 
-def split(plan: Plan, capability: tuple[int, int] = HOPPER) -> Split | None:
-    """Rows and columns of a plan with outer stages; None if no kernels run it so."""
-    if plan.packing != "pair":
+def split(plan: Plan, capability: tuple[int, int] = HOPPER, products: str = "fp16") -> Split | None:
+    """Rows and columns of a plan with outer stages; None if no kernels run it so, with products of such a type."""
+    if plan.packing != "pair" or products == "complex64":
         return None
+    packing = "complex" if products == "fp32" else "pair"
     for outer in (2, 1):
         head, rest = plan.factors[:outer], plan.factors[outer:]
         if not rest or head not in ((a, b)[:outer] for a, b in SPLITS.values() if (b > 1) == (outer == 2)):
             continue
-        for family in families():
-            if rest in family.PACKINGS.get("pair", ()):
-                inner = Plan(int(np.prod(rest)), rest)
+        for family in families(products):
+            if rest in family.PACKINGS.get(packing, ()):
+                inner = Plan(int(np.prod(rest)), rest, packing=packing)
                 if inner.n % 64 == 0 and getattr(family, "CAPABILITY", None) in (None, capability):
-                    return Split(plan, head, inner, family)
+                    return Split(plan, head, inner, family, products)
     return None
 
 
-def split_of(plan: Plan, capability: tuple[int, int] = HOPPER) -> Split:
+def split_of(plan: Plan, capability: tuple[int, int] = HOPPER, products: str = "fp16") -> Split:
     """As :func:`split`; raises ``ValueError`` if no kernels run the plan."""
-    found = split(plan, capability)
+    found = split(plan, capability, products)
     if found is None:
         heads = ", ".join(format_factors((a, b) if b > 1 else (a,)) for a, b in SPLITS.values())
         raise ValueError(
@@ -102,29 +125,43 @@ def split_of(plan: Plan, capability: tuple[int, int] = HOPPER) -> Split:
     return found
 
 
+def stage_bytes(made: Split) -> int:
+    """The most shared memory that a block of either outer stage takes."""
+    if made.products == "fp32":
+        return outer_float_spec(made, "fp32", inverse=False, length=made.plan.n, batch=2).shared_bytes
+    return max(outer_spec(made, made.products, inverse=way).shared_bytes for way in (False, True))
+
+
 @cache
 def default_long_plans(
-    limit: int = LARGEST_SHARED_BYTES, capability: tuple[int, int] = HOPPER, *, shortest: int = 65536
+    limit: int = LARGEST_SHARED_BYTES,
+    capability: tuple[int, int] = HOPPER,
+    *,
+    shortest: int = 65536,
+    products: str = "fp16",
 ) -> dict[int, Plan]:
     """By transform length above ``shortest``, the plan that should be fastest; GPUs as for `families.default_plans`."""
+    whole = products == "fp32"
+    inner_time, outer_time = (FLOAT_INNER_TIME, FLOAT_OUTER_TIME) if whole else (INNER_TIME, OUTER_TIME)
     found: dict[int, tuple[float, Plan]] = {}
-    for inner in default_plans(limit, capability).values():
+    for inner in default_plans(limit, capability, dtype="complex64" if whole else "fp16").values():
         for rows, pair in SPLITS.items():
             n = rows * inner.n
-            if inner.packing != "pair" or inner.n not in INNER_TIME or not shortest < n <= LONGEST:
+            if inner.packing == "half" or inner.n not in inner_time or not shortest < n <= LONGEST:
                 continue
             factors = (*(f for f in pair if f > 1), *inner.factors)
-            made = split(Plan(n, factors), capability)
-            if made is None or made.rows != rows:
+            made = split(Plan(n, factors), capability, products)
+            if made is None or made.rows != rows or stage_bytes(made) > limit:
                 continue
-            if any(outer_spec(made, "fp16", inverse=way).shared_bytes > limit for way in (False, True)):
-                continue
-            time = INNER_TIME[inner.n] + OUTER_TIME[rows]
+            time = inner_time[inner.n] + outer_time[rows]
             if n not in found or time < found[n][0]:
                 found[n] = (time, Plan(n, factors))
     return {n: plan for n, (_, plan) in sorted(found.items())}
 
 
-def refusal(dtype: Any) -> str:
-    """Why sequences of a dtype have no long transforms."""
-    return f"transforms with outer stages take {' and '.join(TYPES)} sequences, not {dtype} ones"
+def refusal(sequences: Any, products: Any) -> str:
+    """Why sequences of a type, with products of a type, have no long transforms."""
+    return (
+        f"transforms with outer stages take {' and '.join(TYPES)} sequences with products of the same type or fp32, "
+        f"and fp32 ones with fp32, not {sequences} sequences with {products} products"
+    )

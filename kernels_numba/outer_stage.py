@@ -34,4 +34,9 @@ def build(tile: Any, spec: Spec) -> Any:
     return (build_inverse if spec.inverse else build_forward)(tile, spec)
 
 
-__all__ = ["FORWARD_SIGNATURE", "INVERSE_SIGNATURE", "build", "min_blocks", "operand_key", "operands"]
+def signature(spec: Spec) -> tuple[str, ...]:
+    """Kinds of the kernel's arguments, for the compiler."""
+    return INVERSE_SIGNATURE if spec.inverse else FORWARD_SIGNATURE
+
+
+__all__ = ["build", "min_blocks", "operand_key", "operands", "signature"]

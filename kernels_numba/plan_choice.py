@@ -58,9 +58,16 @@ def choose_plan(
         if on_chip is None or n <= on_chip
     }
     longer: dict[int, Plan] = {}
-    if dtype in TYPES and sequences == dtype:
+    if _has_long(dtype, sequences):
         shortest = max(plans, default=0) if on_chip is None else on_chip
-        longer = default_long_plans(limit, capability, shortest=shortest)
+        longer = default_long_plans(limit, capability, shortest=shortest, products=dtype)
+    if sequences in TYPES and dtype == "fp32":  # no fused kernel reads halves and multiplies in fp32
+        if plan is None and on_chip is None and need <= max(plans, default=0):
+            raise ValueError(
+                f"products: a transform of {need} points fits on chip, where {sequences} sequences are multiplied in "
+                f"{sequences}; convert the sequences to fp32 for fp32 products"
+            )
+        plans = {}
     if plan is None:
         found, outer = _default(mode, length, taps, need, plans, longer, (dtype, sequences), where)
         if not outer:
@@ -68,8 +75,15 @@ def choose_plan(
         plan = found
     else:
         outer = _is_long(plan, dtype, capability, on_chip)
-        if outer and sequences not in TYPES:
-            raise ValueError(f"plan: {refusal(sequences)}; convert them, or take another plan than {plan}")
+        if outer and not _has_long(dtype, sequences):
+            raise ValueError(
+                f"plan: {refusal(sequences, dtype)}; convert them, or take another plan than {plan}"
+            )
+        if not outer and sequences in TYPES and dtype == "fp32":
+            raise ValueError(
+                f"plan: {plan} runs in one kernel, and those multiply {sequences} sequences in {sequences}; fp32 "
+                "products of halves are for transforms with outer stages"
+            )
         if plan.n < need and not (mode == "circular" and plan.n == length):
             or_exact = f" (or a transform of exactly {length})" if mode == "circular" else ""
             raise ValueError(
@@ -83,7 +97,7 @@ def choose_plan(
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
     if outer:
-        split_of(plan, capability)
+        split_of(plan, capability, dtype)
     elif not runs_on(family_of(plan, dtype), capability):
         other = plans.get(plan.n, "another plan")
         raise ValueError(
@@ -93,9 +107,14 @@ def choose_plan(
     return plan, outer
 
 
+def _has_long(products: str, sequences: str) -> bool:
+    """Whether there are long transforms of sequences of a type with products of a type."""
+    return (products == "fp32" and sequences in (*TYPES, "fp32")) or sequences == products in TYPES
+
+
 def _is_long(plan: Plan, dtype: str, capability: tuple[int, int], on_chip: int | None) -> bool:
     """Whether a plan that was asked for has outer stages: if no fused kernel runs it, or none may."""
-    if dtype not in TYPES or split(plan, capability) is None:
+    if split(plan, capability, dtype) is None:
         return False
     return is_fused(plan, dtype) is False if on_chip is None else plan.n > on_chip
 
@@ -123,7 +142,7 @@ def _default(
     if len(plans) < len(default_factors(dtype)):
         reasons = f" on {where.name}, by its shared memory"
     if not longer:
-        reasons += f" ({refusal(sequences)})"
+        reasons += f" ({refusal(sequences, dtype)})"
     raise ValueError(
         f"u: a {mode} convolution of {length} samples with {taps} taps needs {need} points; the kernels of {dtype} "
         f"take up to {max(longer or plans)}{reasons}. reference.fftconv computes any length in float64."
@@ -157,11 +176,11 @@ def kept_bins(pattern: monarch.SparsityPattern, plan: Plan) -> NDArray[np.bool_]
     return kept
 
 
-def rows_kept(pattern: monarch.SparsityPattern | None, plan: Plan) -> tuple[int, ...]:
+def rows_kept(pattern: monarch.SparsityPattern | None, plan: Plan, products: str = "fp16") -> tuple[int, ...]:
     """Rows k1 of a plan with outer stages of which something is kept; () if that is all of them."""
     if pattern is None:
         return ()
-    rows = split_of(plan).rows
+    rows = split_of(plan, products=products).rows
     live = kept_bins(pattern, plan).reshape(-1, rows).any(axis=0)
     if live.all():
         return ()

@@ -42,7 +42,7 @@ class Spectrum:
     dtype: str
     """Of the sequences,"""
     products: str
-    """and of the products: the same, or a half-precision type for fp32 sequences."""
+    """and of the products: the same, a half-precision type for fp32 sequences, or fp32 for long ones of halves."""
     words: Any = field(repr=False)
     """int32 [H, N], of fp32 [H, 2 N]"""
     scales: Any = field(repr=False)
@@ -175,9 +175,11 @@ def _prepare(
         raise ValueError(f"dtype: accepted are {', '.join(ELEMENT_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
     kind = adapter.dtype_name(k)
-    if products not in (None, dtype) and (dtype != "fp32" or products not in HALF_TYPES):
+    mixed = (products in HALF_TYPES and dtype == "fp32") or (products == "fp32" and dtype in HALF_TYPES)
+    if products not in (None, dtype) and not mixed:
         raise ValueError(
-            f"products: accepted are fp16 and bf16 for fp32 sequences, or nothing; got {products!r} for {dtype} ones"
+            "products: accepted are fp16 and bf16 for fp32 sequences, fp32 for long ones of halves, or nothing; got "
+            f"{products!r} for {dtype} ones"
         )
     complex_filter = kind in ("complex64", "complex128")
     if complex_filter and dtype != "complex64":
@@ -203,7 +205,7 @@ def _prepare(
     )
     if pattern is not None:
         check_pattern(pattern, plan, mode, length)
-    live = rows_kept(pattern, plan) if pattern is not None and outer else ()
+    live = rows_kept(pattern, plan, products) if pattern is not None and outer else ()
     choices = (plan, mode, length, shape[-1], "fp32" if products == "complex64" else products)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     index = adapter.index(k)
@@ -289,7 +291,8 @@ def _layout(
     ``adjoint``: of the filter that runs backwards.
     """
     if outer:
-        order, phase, tiles = split_of(plan).spectrum_layout(dtype, rows_kept(pattern, plan))
+        kept = rows_kept(pattern, plan, dtype)
+        order, phase, tiles = split_of(plan, products=dtype).spectrum_layout(dtype, kept)
     else:
         order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
     if pattern is not None:

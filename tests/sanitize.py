@@ -222,6 +222,12 @@ PARTS: dict[str, Callable[[], None]] = {
     "long": partial(convolve_long, *_plans((16, 16, 16), (32, 16, 16), (16, 16, 16, 16))),
     "long-large": partial(convolve_long, *_plans((16, 32, 16, 16), (32, 32, 16, 16))),
     "long-sparse": partial(convolve_long, *_plans((32, 16, 16), (16, 16, 16, 16)), zeros=True),
+    "long-float": partial(
+        convolve_long, *_plans((16, 16, 16), (32, 16, 16), (16, 16, 16, 16), (16, 32, 16, 16)), dtype="fp32"
+    ),
+    "long-float-sparse": partial(
+        convolve_long, *_plans((32, 16, 16), (16, 16, 16, 16)), dtype="fp32", zeros=True
+    ),
     "stream": convolve_in_chunks,
 }
 

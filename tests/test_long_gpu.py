@@ -10,7 +10,7 @@ import pytest
 import kernels_numba
 import reference
 from kernels_numba import FFTConv, FFTConvStream, partial_fftconv, prepare_filter
-from monarch import SparsityPattern
+from monarch import Plan, SparsityPattern
 
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
@@ -31,7 +31,8 @@ def signal(kind: str, shape: tuple[int, ...], dtype: str = "fp16") -> Any:
         noise = torch.cos(2 * np.pi * 12345 * n / shape[-1]).expand(shape)
     elif kind == "outlier":
         noise[..., shape[-1] // 2] = 1000
-    return noise.to(torch.float16 if dtype == "fp16" else torch.bfloat16).contiguous()
+    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+    return noise.to(kinds[dtype]).contiguous()
 
 
 def filters(channels: int, taps: int) -> Any:
@@ -95,6 +96,49 @@ def test_causal_gated_any_length(length: int, taps: int, dtype: str) -> None:
     assert float(found) <= 1.1 * reference.fftconv_bound(order, dtype, gates=2)
 
 
+@pytest.mark.parametrize("exponent", range(16, 25))
+def test_powers_of_two_in_fp32(exponent: int) -> None:
+    n = 2**exponent
+    k, u = filters(1, n), signal("noise", (2, 1, n), "fp32")
+    spectrum = prepare_filter(k, length=n, dtype="fp32")
+    assert spectrum.outer and spectrum.plan.n == n and spectrum.words.nbytes == 8 * n
+    y = FFTConv(spectrum, batch=2)(u, out=torch.full_like(u, float("nan")))
+    close(y, exact(u, k, "circular"), u, k, reference.fft32_bound(n))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(("length", "taps"), [(40001, 40001), (65537, 30000), (3 * 2**17 - 4, 500)])
+def test_causal_gated_any_length_in_fp32(length: int, taps: int, dtype: str) -> None:
+    """Of halves too: then only the result is rounded."""
+    k = filters(2, taps)
+    u, v, w = (signal("noise", (3, 2, length), dtype) for _ in range(3))
+    v, w = v.flip(-1).contiguous(), w.roll(7, -1).contiguous()
+    spectrum = prepare_filter(k, length=length, mode="causal", dtype=dtype, products="fp32")
+    out = torch.full_like(u, float("nan"))
+    y = FFTConv(spectrum, batch=3)(u, pregate=v, postgate=w, out=out)
+    wanted = exact(u.double() * v.double(), k, "causal") * w.double()
+    stored = 0.0 if dtype == "fp32" else reference.unit_roundoff(dtype) / 2
+    found = torch.linalg.norm(y.double() - wanted) / torch.linalg.norm(wanted)
+    assert float(found) <= reference.fft32_bound(spectrum.plan.n, gates=2) + stored
+
+
+def test_groups_and_a_graph_in_fp32() -> None:
+    n = 65536
+    k, u = filters(3, n), signal("noise", (5, 3, n), "fp32")
+    spectrum = prepare_filter(k, length=n, dtype="fp32")
+    whole, small = FFTConv(spectrum, batch=5), FFTConv(spectrum, batch=5, workspace=16 * n)
+    y = whole(u)
+    assert len(small.groups) == 9 and bool((small(u) == y).all())  # type: ignore[attr-defined]
+    out = torch.empty_like(u)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        whole(u, out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert bool((out == y).all())
+
+
 def test_groups_and_a_graph() -> None:
     """Many groups give what one does; a captured graph gives what a call does, on inputs that came later."""
     n = 131072
@@ -143,19 +187,22 @@ def test_partial_equals_whole() -> None:
     assert float(torch.linalg.norm((tiled - whole).double()) / torch.linalg.norm(whole.double())) <= bound
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 @pytest.mark.parametrize("zeros", [(8, 0, 0, 0, 0), (8, 8, 0, 0, 0), (2, 4, 4, 0, 2)])
-def test_zeros(zeros: tuple[int, ...]) -> None:
+def test_zeros(zeros: tuple[int, ...], dtype: str) -> None:
     n = 2**20
-    k, u = filters(1, n), signal("noise", (3, 1, n))
-    plan = prepare_filter(k, length=n).plan.with_(signal=None, wanted=None)
+    k, u = filters(1, n), signal("noise", (3, 1, n), dtype)
+    plan = Plan(n, (16, 16, 16, 16, 16))
     pattern = SparsityPattern.middles(plan, zeros)
-    spectrum = prepare_filter(k, length=n, plan=plan, pattern=pattern)
-    assert len(spectrum.rows) < 256 and spectrum.words.shape[1] == len(spectrum.rows) * 4096
+    spectrum = prepare_filter(k, length=n, plan=plan, pattern=pattern, dtype=dtype)
+    each = 4096 * (2 if dtype == "fp32" else 1)
+    assert len(spectrum.rows) < 256 and spectrum.words.shape[1] == len(spectrum.rows) * each
     y = FFTConv(spectrum, batch=3)(u, out=torch.full_like(u, float("nan")))
     mask = np.zeros(n, bool)
     mask[plan.frequencies().reshape(-1)] = pattern.kept
     wanted = exact(u, k, "circular", torch.from_numpy(mask).cuda())
-    close(y, wanted, u, k, reference.fftconv_bound(plan.order, "fp16"))
+    bound = reference.fft32_bound(n) if dtype == "fp32" else reference.fftconv_bound(plan.order, "fp16")
+    close(y, wanted, u, k, bound)
 
 
 def test_offsets_beyond_32_bits() -> None:

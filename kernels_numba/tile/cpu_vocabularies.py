@@ -14,6 +14,7 @@ from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_real import CpuReal
 from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
+from kernels_numba.tile.cpu_samples import CpuSamples
 from kernels_numba.tile.cpu_streams import CpuStreams
 from kernels_numba.tile.cpu_turns import CpuTurns
 from kernels_numba.tile.cpu_weights import CpuWeights
@@ -21,7 +22,7 @@ from kernels_numba.tile.cpu_wide import CpuWide
 from kernels_numba.tile.machine import Machine
 
 
-class CpuFloats(CpuBins, CpuReal, CpuFloat, CpuFilter, CpuTile):
+class CpuFloats(CpuSamples, CpuBins, CpuReal, CpuFloat, CpuFilter, CpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 

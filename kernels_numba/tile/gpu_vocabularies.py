@@ -21,13 +21,14 @@ from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_real import GpuReal
 from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
+from kernels_numba.tile.gpu_samples import GpuSamples
 from kernels_numba.tile.gpu_streams import GpuStreams
 from kernels_numba.tile.gpu_turns import GpuTurns
 from kernels_numba.tile.gpu_weights import GpuWeights
 from kernels_numba.tile.gpu_wide import GpuWide
 
 
-class GpuFloats(GpuBins, GpuReal, GpuFloat, GpuFilter, GpuTile):
+class GpuFloats(GpuSamples, GpuBins, GpuReal, GpuFloat, GpuFilter, GpuTile):
     """For fp32 convolutions, and the transforms of filters."""
 
 
