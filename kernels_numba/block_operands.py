@@ -215,19 +215,19 @@ def spectrum_layout(
     return order.reshape(-1), np.tile(np.broadcast_to(phase, (n2, n3))[positions], n1), n1
 
 
-def operand_key(spec: Spec) -> tuple:
+def operand_key(spec: Spec, marks: bytes = b"") -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype, spec.half)
+    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype, spec.half, marks)
 
 
 def operands(
-    n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool
+    n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool, marks: bytes = b""
 ) -> tuple[NDArray[np.int32], ...]:
-    """The constant buffers, in the order of the kernel's arguments: factors, then outer twiddles."""
-    return (
-        constants(n1, n2, n3, rows_in, dtype, half),
-        outer_twiddles(n1, n2, n3, dtype, half),
-    )
+    """The constant buffers, in the order of the kernel's arguments: factors and marks, then outer twiddles."""
+    words = constants(n1, n2, n3, rows_in, dtype, half)
+    if marks:
+        words = np.concatenate([words, np.frombuffer(marks, np.int32)])
+    return words, outer_twiddles(n1, n2, n3, dtype, half)
 
 
 def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
@@ -236,3 +236,8 @@ def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[
         return half_spectrum_layout(plan.factors, dtype)
     order, phase, tiles = spectrum_layout(plan.factors, dtype)
     return order[None], phase[None], tiles
+
+
+def skipped_points(plan: Plan) -> int:
+    """Neighbouring points of the kernel's order that are left out together, if all are zero: two k1."""
+    return 2 * plan.factors[1] * plan.factors[2]

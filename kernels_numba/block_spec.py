@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
@@ -76,6 +77,8 @@ class Spec:
     """Sequences are overlapping windows of one row."""
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
+    marked: int = 0
+    """Rows of marks after the constants, one for each channel in turn, that say which k1 are zero; 0: none are."""
 
     def __post_init__(self) -> None:
         if self.strips % self.warps or self.n1 // 2 % self.warps:
@@ -139,7 +142,7 @@ class Spec:
             f"{self.n1}x{self.n2}x{self.n3}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         )
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        guard += "_windows" if self.windows else ""
+        guard += ("_windows" if self.windows else "") + (f"_marked{self.marked}" if self.marked else "")
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
@@ -177,10 +180,17 @@ class Spec:
         return 2 * self.rows_in * STRIP // 2 * (2 if self.pregate else 1)
 
     @property
+    def constant_places(self) -> tuple[int, ...]:
+        """Words to F1, F2, F3, F3 inverse, F2 inverse, F1 inverse, to inner twiddles forward and inverse; the end."""
+        second, third = self.n2**2 // 2, self.n3**2 // 2
+        outer = (self.rows * rows // 2 for rows in (self.rows_in, self.rows))
+        sizes = (next(outer), second, third, third, second, next(outer), self.q, self.q)
+        return tuple(accumulate(sizes, initial=0))
+
+    @property
     def factor_words(self) -> int:
         """The DFT factors and inner twiddles."""
-        factors = self.rows * self.rows_in + self.rows**2 + 2 * self.n2**2 + 2 * self.n3**2
-        return factors // 2 + 2 * self.q
+        return self.constant_places[-1]
 
     @property
     def table_words(self) -> int:

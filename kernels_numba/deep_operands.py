@@ -210,13 +210,29 @@ def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[
     return flat[0][None], flat[1][None], n1 * n2
 
 
-def operand_key(spec: Spec) -> tuple:
+def operand_key(spec: Spec, marks: bytes = b"") -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.n3, spec.n4, spec.rows_in, spec.rows_out, spec.dtype, spec.half)
+    return (spec.n1, spec.n2, spec.n3, spec.n4, spec.rows_in, spec.rows_out, spec.dtype, spec.half, marks)
 
 
 def operands(
-    n1: int, n2: int, n3: int, n4: int, rows_in: int, rows_out: int, dtype: str, half: bool
+    n1: int,
+    n2: int,
+    n3: int,
+    n4: int,
+    rows_in: int,
+    rows_out: int,
+    dtype: str,
+    half: bool,
+    marks: bytes = b"",
 ) -> tuple[NDArray[np.int32], ...]:
-    """The constant buffers, in the order of the kernel's arguments: what all warps share, then each warp's own."""
-    return constants(n1, n2, n3, n4, rows_in, rows_out, dtype), tables(n1, n2, n3, n4, dtype, half)
+    """The constant buffers, in the order of the kernel's arguments: what all warps share and marks, each warp's own."""
+    words = constants(n1, n2, n3, n4, rows_in, rows_out, dtype)
+    if marks:
+        words = np.concatenate([words, np.frombuffer(marks, np.int32)])
+    return words, tables(n1, n2, n3, n4, dtype, half)
+
+
+def skipped_points(plan: Plan) -> int:
+    """Neighbouring points of the kernel's order that are left out together, if all are zero: two k2 of a k1."""
+    return 2 * plan.factors[2] * plan.factors[3]

@@ -45,6 +45,8 @@ class Spec:
     """The inverse middle twiddles are kept in shared memory, not read through the caches."""
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
+    marked: int = 0
+    """Rows of marks after the constants, one for each channel in turn, that say which k2 are zero; 0: none are."""
 
     @property
     def warps(self) -> int:
@@ -112,7 +114,7 @@ class Spec:
         factors = f"{self.n1}x{self.n2}x{self.n3}x{self.n4}"
         shape = f"{factors}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        cached = "" if self.middle_shared else "_cached"
+        cached = ("" if self.middle_shared else "_cached") + (f"_marked{self.marked}" if self.marked else "")
         return (
             f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}{cached}"
         )

@@ -250,8 +250,14 @@ class FFTConv:
             postgate=postgate,
             scaled=self.scaled,
             **({"shared_limit": limit} if limit else {}),
+            **({"marked": 1} if self.spectrum.marks else {}),
         )
         return spec if products == self.spectrum.dtype or self.complex else replace(spec, sequences="fp32")
+
+    def _operand_key(self, spec: Any) -> tuple:
+        marks = (self.spectrum.marks,) if self.spectrum.marks else ()
+        key: tuple = self.family.operand_key(spec, *marks)
+        return key
 
     def _halves(self, low_bits: int) -> int:
         """Elements of an access, for arrays whose addresses end in ``low_bits``."""
@@ -270,7 +276,7 @@ class FFTConv:
         index, low_bits, pregate, postgate = key
         spec = self.spec(low_bits, pregate=pregate, postgate=postgate, where=device(index))
         sizes = (self.items, self.pairs, *self._scalars)
-        shared = _shared_launch(self.family, spec, sizes, self.family.operand_key(spec), index)
+        shared = _shared_launch(self.family, spec, sizes, self._operand_key(spec), index)
         words, scales = self.spectrum.on_device(index)
 
         def run(stream: int, at_u: int, at_pre: int, at_post: int, at_y: int) -> None:
@@ -318,7 +324,7 @@ class FFTConv:
         stored = ELEMENT_TYPES[self.spectrum.dtype]
         poison = POISON if stored.itemsize == 2 else np.float32(np.nan)
         result = _aligned(np.full(int(np.prod(self._scalars)), poison, poison.dtype))
-        constants = self.family.operands(*self.family.operand_key(spec))
+        constants = self.family.operands(*self._operand_key(spec))
         spectrum, scales = self.spectrum.on_host()
         buffers = [
             Buffer("u", _bits(u)),

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.block_operands import operand_key, operands
+from kernels_numba.block_operands import operand_key, operands, skipped_points
 from kernels_numba.block_operands import spectrum_of_plan as spectrum_layout
 from kernels_numba.block_pieces import (
     copy_pieces,
@@ -64,15 +64,7 @@ def build(tile: Any, spec: Spec) -> Any:
     log_per_row = per_row.bit_length() - 1
 
     # Where things lie in shared memory.
-    at_f1 = 0
-    at_f2 = at_f1 + rows * spec.rows_in // 2
-    at_f3 = at_f2 + n2 * n2 // 2
-    at_f3i = at_f3 + n3 * n3 // 2
-    at_f2i = at_f3i + n3 * n3 // 2
-    at_f1i = at_f2i + n2 * n2 // 2
-    at_t2 = at_f1i + rows * rows // 2
-    at_t2i = at_t2 + q
-    total = spec.factor_words
+    at_f1, at_f2, at_f3, at_f3i, at_f2i, at_f1i, at_t2, at_t2i, total = spec.constant_places
     constant_rounds = total // 128
     at_tables = total
     table_rounds = spec.table_words // 128 if in_shared else 0
@@ -91,11 +83,8 @@ def build(tile: Any, spec: Spec) -> Any:
     turns_of = tile.opaque if spec.rolled else tile.small
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants = tile.copy_words_async
-    join, multiply_outer, multiply_inner = (
-        tile.join,
-        tile.multiply_complex(outer),
-        tile.multiply_complex(inner),
-    )
+    join = tile.join
+    multiply_outer, multiply_inner = (tile.multiply_complex(count) for count in (outer, inner))
     # A
     half, unit = spec.half, spec.unit
     chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
@@ -122,6 +111,7 @@ def build(tile: Any, spec: Spec) -> Any:
     low = tile.pair_halves(tuple((i, i + 2 * inner, 0) for i in range(2 * inner)))
     high = tile.pair_halves(tuple((i, i + 2 * inner, 1) for i in range(2 * inner)))
     put_second = tile.store_shared_pieces(second_exchange_pieces(spec))
+    marked, load_word, nothing = spec.marked, tile.load_global(1, 1), tile.select_or_zero((-1,) * (4 * inner))
     # C
     registers_c = t1 * 4 * 2
     get_second = tile.load_pieces(second_exchange_reads(spec), 2 * registers_c)
@@ -268,6 +258,14 @@ def build(tile: Any, spec: Spec) -> Any:
             pair = small(w * my_pairs)
             pair_end = small(pair + turns_of(my_pairs))
             while pair < pair_end:
+                if marked:  # nothing is kept of these two k1; `spectrum.Spectrum` has the marks
+                    mark_at = small(total + (h - divide(h, marked) * marked) * (n1 // 2) + pair)
+                    if load_scale(words, mark_at) == 0:
+                        at, zeros = small(pair * es2 + (pair & 3) * shift2), nothing(load_word(words, c, 0))
+                        up_at, down_at = small(at + up), small(at + down)
+                        put_second(up_at + plus, up_at + minus, down_at + plus, down_at + minus, zeros)
+                        pair = small(pair + 1)
+                        continue
                 at = small(first_get + pair * es2)
                 from_table = small(pair * (2 * q) + c)
                 if half:  # two k1 that mirror each other, or mirror themselves: 0 and N1 / 2
@@ -445,5 +443,6 @@ __all__ = [
     "min_blocks",
     "operand_key",
     "operands",
+    "skipped_points",
     "spectrum_layout",
 ]

@@ -22,7 +22,7 @@ from typing import Any
 
 from kernels_numba import deep_pieces as pieces
 from kernels_numba.block_pieces import copy_pieces, mirror_registers, woven
-from kernels_numba.deep_operands import operand_key, operands
+from kernels_numba.deep_operands import operand_key, operands, skipped_points
 from kernels_numba.deep_operands import spectrum_of_plan as spectrum_layout
 from kernels_numba.deep_spec import FACTORS, PACKINGS, STRIP, Spec, make_spec, min_blocks
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
@@ -63,7 +63,7 @@ def build(tile: Any, spec: Spec) -> Any:
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     meet = barrier if half else warp_sync
     # Whether a tile's spectrum is loaded one step ahead of its use; measured faster where it is.
-    ahead = half or gated_in or gated_out
+    ahead = (half or gated_in or gated_out) and not spec.marked
     turns_of, held = tile.opaque, tile.held
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_factor = tile.copy_words_async, tile.join, tile.load_shared(4, 4)
@@ -78,10 +78,8 @@ def build(tile: Any, spec: Spec) -> Any:
     to_b, in_order = tile.pair_halves(pieces.rows_to_b(spec)), tile.select_or_zero(pieces.rows_in_order(spec))
     log_width = 5 + int(half)
     in_tiles, out_tiles, k1_tiles = (
-        spec.contracted // 8,
-        spec.rows_out // 8,
-        n1 // 8,
-    )  # of both parts together
+        rows // 8 for rows in (spec.contracted, spec.rows_out, n1)
+    )  # of both parts
     load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma(k1_tiles, 4, in_tiles)
     pack_outer, multiply_outer = tile.pack(n1), tile.multiply_complex(n1 // 2)
     load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(pieces.twiddle_pairs(spec))
@@ -101,6 +99,7 @@ def build(tile: Any, spec: Spec) -> Any:
     multiply_mirror = tile.multiply_mirror(inner, mirror_first=True)
     load_offsets, gather_mirror = tile.gather_halves(2 * inner)
     put_registers = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))
+    marked, load_word, nothing = spec.marked, tile.load_global(1, 1), tile.select_or_zero((-1,) * (2 * inner))
     # M'
     get_back, back_to_b = tile.load_pieces(pieces.back_reads(spec), 8), tile.pair_halves(pieces.BACK_PAIRS)
     put_back = tile.store_shared_pieces(pieces.BACK_WRITES)
@@ -128,8 +127,7 @@ def build(tile: Any, spec: Spec) -> Any:
         wait_all()
         barrier()
 
-        mine = small(at_stage + w * ring * stage_words)
-        ring_end = small(ring * stage_words)
+        mine, ring_end = small(at_stage + w * ring * stage_words), small(ring * stage_words)
         my_row = small(at_exchange + w * es)
         # This warp's n3: slots hold n3 in the first half, mirrors in the second. With 8 warps it has one of each.
         my_n3 = small(w if w < n3 // 2 else n3 + n3 // 2 - 1 - w)
@@ -141,8 +139,7 @@ def build(tile: Any, spec: Spec) -> Any:
         else:
             read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
         first_put = small(at_exchange + g * es + (w & 1) * ts + 32 * my_strip + 8 * (t ^ (my_strip & 3)))
-        middle_get = small(my_row + t * (2 * ts) + (g & 1) * ts)
-        middle_put = small(my_row + g * ts)
+        middle_get, middle_put = small(my_row + t * (2 * ts) + (g & 1) * ts), small(my_row + g * ts)
         tile_get = small(at_exchange + 32 * t + 4 * (g ^ (2 * t)))
         tile_put = small(at_exchange + c)
         back_get = small(my_row + t * (2 * ts) + 4 * g)
@@ -175,8 +172,7 @@ def build(tile: Any, spec: Spec) -> Any:
         to3 = small(copy_to + (((copy_column >> 3) ^ swap ^ 3) << 3))
 
         first = small(block() * per_block)
-        last = small(min(first + per_block, items))
-        h = small(divide(first, pairs))
+        last, h = small(min(first + per_block, items)), small(divide(first, pairs))
         p = small(first - h * pairs)
         other_sequence = int64(channels) * length
         # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
@@ -302,6 +298,16 @@ def build(tile: Any, spec: Spec) -> Any:
                     other = small(k2 + 1)
                 tile0 = small(row0 * es + k2 * ts)
                 tile1 = small(row1 * es + other * ts)
+                if marked:  # nothing is kept of these two k2; `spectrum.Spectrum` has the marks
+                    mark_at = small(at_t2i + q + (h - divide(h, marked) * marked) * (n1 * per_k1) + pair)
+                    if load_scale(words, mark_at) == 0:
+                        zeros = nothing(load_word(words, c, 0))
+                        at, to = small(tile_put + tile0), small(tile_put + tile1)
+                        put_tile(at, at, at, at, zeros)
+                        put_tile(to, to, to, to, zeros)
+                        pair = small(pair + 1)
+                        from0 += 2 * unit * points
+                        continue
                 at = small(tile_get + tile0)
                 x0 = get_tile(at, at, at, at)
                 at = small(tile_get + tile1)
@@ -438,5 +444,6 @@ __all__ = [
     "min_blocks",
     "operand_key",
     "operands",
+    "skipped_points",
     "spectrum_layout",
 ]

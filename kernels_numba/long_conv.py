@@ -34,6 +34,7 @@ class LongFFTConv(FFTConv):
     def __init__(self, spectrum: Spectrum, *, batch: int, workspace: int | None = None) -> None:
         self._prepare(spectrum, batch)
         self.split: Split = split_of(spectrum.plan, products=spectrum.products)
+        self.family = self.split.family
         self.workspace = WORKSPACE if workspace is None else workspace
         self.rows = len(spectrum.rows) or self.split.rows
         points, itemsize = self.split.inner.points, ELEMENT_TYPES[spectrum.products].itemsize
@@ -69,8 +70,13 @@ class LongFFTConv(FFTConv):
         """The three kernels: forward outer stage, rows, inverse outer stage."""
         plan, products, length = self.spectrum.plan, self.spectrum.products, self.shape[2]
         limit = where.shared_bytes_per_block if where else None
+        chosen = {"marked": self.rows} if self.spectrum.marks else {}
         inner = self.split.family.make_spec(
-            self.split.inner, products, guarded=False, **({"shared_limit": limit} if limit else {})
+            self.split.inner,
+            products,
+            guarded=False,
+            **chosen,
+            **({"shared_limit": limit} if limit else {}),
         )
         if products == "fp32":
             own = {"length": length, "batch": self.shape[0], "kept": len(self.spectrum.rows)}
@@ -91,12 +97,10 @@ class LongFFTConv(FFTConv):
 
     def operand_key(self, family: Any, spec: Any) -> tuple:
         """What the constant buffers of one of the kernels depend on."""
-        key: tuple = (
-            family.operand_key(spec)
-            if family is self.split.family
-            else family.operand_key(spec, self.spectrum.rows)
-        )
-        return key
+        if family is not self.split.family:
+            key: tuple = family.operand_key(spec, self.spectrum.rows)
+            return key
+        return self._operand_key(spec)
 
     def families(self, specs: tuple[OuterSpec, Any, OuterSpec]) -> tuple[ModuleType, ModuleType, ModuleType]:
         """Where each of the three kernels is made."""

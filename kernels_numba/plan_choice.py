@@ -185,3 +185,18 @@ def rows_kept(pattern: monarch.SparsityPattern | None, plan: Plan, products: str
     if live.all():
         return ()
     return tuple(int(row) for row in np.flatnonzero(live)) or (0,)
+
+
+def marks_of(pattern: monarch.SparsityPattern, plan: Plan, products: str, *, outer: bool) -> bytes:
+    """What `spectrum.Spectrum.marks` holds: which parts of a spectrum are not all zero."""
+    if outer:
+        made = split_of(plan, products=products)
+        family, inner = made.family, made.inner
+        order, *_ = made.spectrum_layout(products, rows_kept(pattern, plan, products))
+    else:
+        family, inner = family_of(plan, products), plan
+        order, *_ = family.spectrum_layout(plan, products)
+    if inner.packing != "pair" or not hasattr(family, "skipped_points"):
+        return b""
+    alive = kept_bins(pattern, plan)[order[0]].reshape(-1, family.skipped_points(inner)).any(axis=1)
+    return b"" if alive.all() else alive.astype(np.float32).tobytes()

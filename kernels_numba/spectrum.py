@@ -15,7 +15,7 @@ from kernels_numba.arrays import adapter_of
 from kernels_numba.device import device
 from kernels_numba.families import family_of
 from kernels_numba.long_plans import split_of
-from kernels_numba.plan_choice import check_pattern, choose_plan, kept_bins, rows_kept
+from kernels_numba.plan_choice import check_pattern, choose_plan, kept_bins, marks_of, rows_kept
 from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
 from monarch import Plan
 
@@ -55,6 +55,9 @@ class Spectrum:
     """Whether the plan's first factors are outer stages; see `long_plans`."""
     rows: tuple[int, ...] = ()
     """With outer stages, the rows k1 that are kept, if some are zero; words are [H, kept N2] then."""
+    marks: bytes = field(default=b"", repr=False)
+    """float32 by row (all are one without outer stages) and part of it that a kernel may leave out: 1.0 where something
+    is kept, else 0. Empty where nothing can be left out."""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -206,6 +209,7 @@ def _prepare(
     if pattern is not None:
         check_pattern(pattern, plan, mode, length)
     live = rows_kept(pattern, plan, products) if pattern is not None and outer else ()
+    marks = b"" if pattern is None else marks_of(pattern, plan, products, outer=outer)
     choices = (plan, mode, length, shape[-1], "fp32" if products == "complex64" else products)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     index = adapter.index(k)
@@ -234,7 +238,18 @@ def _prepare(
     if scaled is None:
         scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
     return Spectrum(
-        plan, mode, length, shape[-1], dtype, products, words, scales, scaled, outer=outer, rows=live
+        plan,
+        mode,
+        length,
+        shape[-1],
+        dtype,
+        products,
+        words,
+        scales,
+        scaled,
+        outer=outer,
+        rows=live,
+        marks=marks,
     )
 
 

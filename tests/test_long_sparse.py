@@ -103,12 +103,47 @@ def test_nothing_and_everything(kept: bool) -> None:
     assert np.array_equal(sparse, dense if kept else np.zeros_like(dense))
 
 
-def test_one_kernel_takes_patterns_too() -> None:
-    """On chip zeros are values like others."""
-    plan = Plan(1024, (32, 32))
-    pattern = SparsityPattern.middles(plan, (16, 8))
-    u, k = noise((2, 2, 1024), "fp16"), filters(2, 1024)
-    close(sparse_fftconv(u, k, pattern, plan=plan), u, k, pattern, plan, "circular")
+@pytest.mark.parametrize("factors", [(32, 32), (8, 16, 16), (16, 16, 32), (8, 8, 16, 16)], ids=str)
+def test_one_kernel_takes_patterns_too(factors: tuple[int, ...]) -> None:
+    """A box of zeros, and random blocks, by every kind of kernel; those of orders 3 and 4 leave parts out."""
+    plan = Plan(prod(factors), factors)
+    draw = np.random.default_rng(len(factors))
+    kept = draw.random(factors[:2] + (1,) * (plan.order - 2)) < 0.5
+    blocks = SparsityPattern(factors, np.broadcast_to(kept, factors)).symmetric()
+    u, k = noise((3, 2, plan.n), "fp16"), filters(2, plan.n)
+    for pattern in (SparsityPattern.middles(plan, (factors[0] // 2, *[2] * (plan.order - 1))), blocks):
+        close(sparse_fftconv(u, k, pattern, plan=plan), u, k, pattern, plan, "circular")
+
+
+@pytest.mark.parametrize(
+    ("factors", "outer"), [((16, 16, 16), ()), ((8, 8, 16, 16), ()), ((8, 8, 16, 16), (16,))]
+)
+def test_zeros_inside_a_row_are_spared(factors: tuple[int, ...], outer: tuple[int, ...]) -> None:
+    """Nothing kept of a half and of all but a quarter: as much less of the spectrum is read, as many products done."""
+    plan = Plan(prod(outer) * prod(factors), (*outer, *factors))
+    u, k, found = noise((2, 1, plan.n), "fp16"), filters(1, plan.n), []
+    for zeros in (0, 1, 2):
+        rows = (0,) * len(outer)
+        fourth = (factors[0] // 2, factors[1] // 2) if plan.order > 3 else (3 * factors[0] // 4, 0)
+        middles = {0: (0, 0), 1: (factors[0] // 2, 0), 2: fourth}[zeros]
+        pattern = SparsityPattern.middles(plan, (*rows, *middles, *(0,) * (len(factors) - 2)))
+        spectrum = prepare_filter(k, length=plan.n, plan=plan, pattern=pattern if zeros else None)
+        assert spectrum.outer == bool(outer) and len(spectrum.rows) == 0
+        convolve = FFTConv(spectrum, batch=2)
+        y, counters = convolve.run_cpu(u)
+        close(y, u, k, pattern, plan, "circular")
+        marks = np.frombuffer(spectrum.marks, np.float32)
+        found.append((counters, marks.mean() if zeros else 1.0))
+    (dense, _), (half, of_half), (quarter, of_quarter) = found
+    assert of_quarter < of_half < 0.6
+    for sparse, share in ((half, of_half), (quarter, of_quarter)):
+        read = sparse.global_read_bytes["spectrum"], dense.global_read_bytes["spectrum"]
+        assert read[0] == share * read[1]
+    for name in ("mma_m16n8k16", "half_flops", "transposes", "fp32_flops"):
+        spared = [getattr(dense, name) - getattr(x, name) for x in (half, quarter)]
+        assert 0 < spared[0] and spared[1] * (1 - of_half) == pytest.approx(spared[0] * (1 - of_quarter)), (
+            name
+        )
 
 
 def test_refusals() -> None:
