@@ -10,9 +10,18 @@ from test_kernel_counts import flat
 
 import costmodel
 import costmodel.fftconv
-from costmodel import long_counts, long_report, measure_long, outer_counts
+from costmodel import long_counts, long_report, measure_long, outer_counts, outer_float_counts
 from costmodel.measurements import Row
-from kernels_numba import FFTConv, long_groups, long_plans, outer_spec, outer_stage, prepare_filter
+from kernels_numba import (
+    FFTConv,
+    long_groups,
+    long_plans,
+    outer_float,
+    outer_float_spec,
+    outer_spec,
+    outer_stage,
+    prepare_filter,
+)
 from kernels_numba.long_launch import outer_grid
 from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.machine import Buffer, Machine
@@ -80,6 +89,55 @@ def test_counts_equal_the_counters(
         gated=gated,
         scaled=inverse and gated,
         copied=copied,
+    )
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"
+
+
+@pytest.mark.parametrize("inverse", [False, True], ids=["forward", "inverse"])
+@pytest.mark.parametrize(
+    ("a", "b", "strip", "io", "batch", "gated", "part"),
+    [
+        (16, 1, 32, "fp32", 3, True, 1.0),
+        (32, 1, 32, "fp16", 2, False, 0.5),
+        (16, 16, 32, "fp32", 3, True, 0.4),
+        (16, 32, 16, "bf16", 1, True, 1.0),
+        (32, 32, 16, "fp32", 2, False, 0.5),
+    ],
+)
+def test_counts_in_fp32_equal_the_counters(
+    a: int, b: int, strip: int, io: str, batch: int, gated: bool, part: float, inverse: bool
+) -> None:
+    n, channels, warps = a * b * N2, 1, 4
+    length, pairs = int(part * n), -(-batch // 2)
+    live = -(-length // (b * N2))
+    gates = {"postgate" if inverse else "pregate": gated}
+    spec = outer_float_spec.Spec(a, b, N2, io, inverse, live, strip, warps, 1, guarded=True, **gates)
+    x = np.zeros(batch * channels * length, np.float32 if io == "fp32" else np.int16)
+    z = np.zeros(2 * pairs * channels * n, np.float32)
+    found = outer_float.operands(*outer_float.operand_key(spec))
+    tables = [Buffer(name, words) for name, words in zip(("constants", "tables"), found, strict=True)]
+    scales, gate = Buffer("scales", np.ones(channels, np.float32)), Buffer(next(iter(gates)), x)
+    machine = Machine()
+    kernel = outer_float.build(tile(machine, "fp32", "float"), spec)
+    arguments = (
+        [Buffer("workspace", z), gate, *tables, scales, Buffer("y", x)]
+        if inverse
+        else [Buffer("u", x), gate, *tables, Buffer("workspace", z)]
+    )
+    grid, scalars = outer_grid(spec, channels, pairs), (pairs, batch, channels, channels, length)
+    counted = flat(machine.run(kernel, grid, warps, spec.shared_bytes // 4, [*arguments, *scalars]))
+    assert counted.pop("blocks") == grid and counted.pop("warps") == grid * warps
+    expected = outer_float_counts.totals(
+        *(a, b, N2),
+        inverse=inverse,
+        live=live,
+        strip=strip,
+        batch=batch,
+        channels=channels,
+        length=length,
+        item_bytes=4 if io == "fp32" else 2,
+        gated=gated,
     )
     assert {name: counted.pop(name, 0) for name in expected} == expected
     assert not any(counted.values()), "the kernel counted something that has no closed form"
