@@ -170,7 +170,7 @@ def plans(
     if not out and dtype == "fp32":
         raise ValueError(
             f"N: no fp32 kernel transforms {n} points with packing {packing!r} on this GPU; accepted: powers of two "
-            "from 256 to 32768 and 3 times a power of two from 768 to 24576, as far as shared memory goes. Half "
+            "from 256 to 16777216 and 3 times a power of two from 768 to 12582912, as far as shared memory goes. Half "
             "precision has plans of every length"
         )
     if not out:

@@ -16,7 +16,14 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import Any
 
-from costmodel import block_counts, deep_counts, float_counts, group_counts, long_counts
+from costmodel import (
+    block_counts,
+    deep_counts,
+    float_counts,
+    group_counts,
+    long_counts,
+    long_float_counts,
+)
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
@@ -33,8 +40,9 @@ def factor_lists(
 ) -> list[tuple[int, ...]]:
     """The factor lists of ``points`` complex points and an order that kernels run, with outer stages or without."""
     found = fused_lists(points, order, packing, dtype)
-    if packing == "pair" and dtype != "fp32":
-        found += [f for f in long_counts.factor_lists(points, order) if f not in found]
+    if packing == "pair":
+        long = long_float_counts if dtype == "fp32" else long_counts
+        found += [f for f in long.factor_lists(points, order) if f not in found]
     return found
 
 
@@ -142,9 +150,13 @@ def kernel_counts(
     known = factor_lists(plan.points, plan.order, plan.packing, dtype)
     if dtype not in ITEM_BYTES or plan.factors not in known:
         return None
-    if dtype == "fp32":
+    if dtype == "fp32" and plan.factors in fused_lists(plan.points, plan.order, plan.packing, dtype):
         return float_counts.kernel_counts(
             plan, batch, channels, gated=variant in GATED, capacity_bytes=capacity_bytes
+        )
+    if dtype == "fp32":
+        return long_float_counts.kernel_counts(
+            plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
         )
     if plan.factors not in fused_lists(plan.points, plan.order, plan.packing):
         return long_counts.kernel_counts(

@@ -10,7 +10,14 @@ from test_kernel_counts import flat
 
 import costmodel
 import costmodel.fftconv
-from costmodel import long_counts, long_report, measure_long, outer_counts, outer_float_counts
+from costmodel import (
+    long_counts,
+    long_float_counts,
+    long_report,
+    measure_long,
+    outer_counts,
+    outer_float_counts,
+)
 from costmodel.measurements import Row
 from kernels_numba import (
     FFTConv,
@@ -163,6 +170,12 @@ def test_the_model_knows_what_the_kernels_choose() -> None:
         made = long_plans.split_of(plan)
         assert (rows, row_plan.factors) == (made.rows, made.inner.factors)
         assert plan.factors in long_counts.factor_lists(n, plan.order)
+    assert long_float_counts.BLOCKS == outer_float_spec.TUNED
+    for n, plan in long_plans.default_long_plans(shortest=32768, products="fp32").items():
+        found = long_float_counts.split(plan)
+        made = long_plans.split_of(plan, products="fp32")
+        assert found is not None and (found[0], found[1]) == (made.rows, made.inner)
+        assert plan.factors in long_float_counts.factor_lists(n, plan.order)
 
 
 def test_predicted_times_of_long_convolutions() -> None:
@@ -176,6 +189,17 @@ def test_predicted_times_of_long_convolutions() -> None:
     assert "3 kernels, one after the other" in costmodel.fftconv.explain(
         costmodel.predict(2**20, gpu="h200-sxm", batch=8, channels=48, order=5)
     )
+
+
+def test_predicted_times_in_fp32() -> None:
+    """Twice the bytes of the intermediate, twice those of the sequences and of the spectrum."""
+    found = costmodel.predict(2**20, gpu="h200-sxm", batch=8, channels=48, dtype="fp32")
+    best = found.best_with_kernel
+    assert len(best.counts.stages) == 3 and best.counts.arithmetic == "fp32"
+    moved = sum(stage.device_bytes for stage in best.counts.stages)
+    assert moved == 24 * 8 * 48 * 2**20 + 8 * 48 * 2**20 == best.counts.device_bytes
+    assert moved / 4.3e12 < best.time_s < 2.5 * moved / 4.3e12
+    assert costmodel.predict(2**16, gpu="h200-sxm", dtype="fp32").best_with_kernel.counts.stages
 
 
 def test_measured_tables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -549,7 +549,7 @@ def test_fp32_takes_the_plans_that_its_kernel_runs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 65536}, "no fp32 kernel transforms 65536 points"),
+        ({"n": 2**25}, "no fp32 kernel transforms 33554432 points"),
         ({"n": 1000}, "no fp32 kernel transforms 1000 points"),
         ({"n": 1024, "model": "paper"}, "accepted with fp32: measured"),
     ],
