@@ -16,7 +16,7 @@ class Device:
 
     ``body`` is "gpu" or "cpu"; ``reason`` says why. The other fields describe the GPU (None on the CPU):
     ``capability`` (major, minor), ``sm_count``, ``shared_bytes_per_block`` (the opt-in limit),
-    ``shared_bytes_per_sm``, ``memory_bytes``, and ``count``, the number of GPUs in this machine.
+    ``shared_bytes_per_sm``, ``l2_bytes``, and ``count``, the number of GPUs in this machine.
     """
 
     body: str
@@ -29,6 +29,7 @@ class Device:
     shared_bytes_per_sm: int | None = None
     driver: int | None = None
     count: int = 0
+    l2_bytes: int | None = None
 
     @property
     def is_gpu(self) -> bool:
@@ -96,4 +97,5 @@ def device(index: int = 0) -> Device:
         shared_bytes_per_sm=found.max_shared_memory_per_multiprocessor,
         driver=version,
         count=count,
+        l2_bytes=found.l2_cache_size,
     )

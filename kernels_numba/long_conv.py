@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.arrays import adapter_of
-from kernels_numba.device import Device
+from kernels_numba.device import Device, device
 from kernels_numba.fftconv import CPU_BLOCKS, MAX_ITEMS, FFTConv, _aligned, _bits, _device_operands, _write
-from kernels_numba.long_groups import WORKSPACE, Group, grouping
+from kernels_numba.long_groups import SHARE_OF_L2, WORKSPACE, Group, extra_us, grouping
 from kernels_numba.long_launch import OuterSpec, Stages, inner_scalars, outer_grid, outer_module
 from kernels_numba.long_plans import Split, split_of
 from kernels_numba.outer_float_spec import outer_float_spec
@@ -38,8 +38,14 @@ class LongFFTConv(FFTConv):
         self.workspace = WORKSPACE if workspace is None else workspace
         self.rows = len(spectrum.rows) or self.split.rows
         points, itemsize = self.split.inner.points, ELEMENT_TYPES[spectrum.products].itemsize
+        self.l2_bytes = device().l2_bytes or 0
         self.groups = grouping(
-            self.rows * points, spectrum.channels, self.pairs, workspace=self.workspace, itemsize=itemsize
+            self.rows * points,
+            spectrum.channels,
+            self.pairs,
+            workspace=self.workspace,
+            itemsize=itemsize,
+            l2_bytes=self.l2_bytes,
         )
         blocks = self.groups.group_channels * self.groups.group_pairs * max(self.split.rows, points)
         if blocks > MAX_ITEMS:
@@ -57,12 +63,24 @@ class LongFFTConv(FFTConv):
                 f"Convolution of {plan} with outer stages",
                 f"  rows       N1 = {split.rows}, by factors {format_factors(split.outer)}; {self.rows} are not zero",
                 f"  columns    N2 = {split.inner.n}, by the fused kernel of {format_factors(split.inner.factors)}",
-                f"  groups     {len(groups)} of at most {groups.group_channels} channels x {groups.group_pairs} pairs",
+                f"  groups     {len(groups)} of at most {groups.group_channels} channels x {groups.group_pairs} pairs, "
+                f"{self._why()}",
                 f"  workspace  {groups.bytes:,} bytes, of {self.workspace:,} allowed",
                 f"  moved      {moved:,} bytes a call beside the spectrum, of them {ends:,} of input and output; the "
                 "others stay in the L2 cache as far as a group fits",
             ]
         )
+
+    def _why(self) -> str:
+        """The grouping beside one that stays in the L2 cache."""
+        groups = self.groups
+        least, whole = (
+            groups.bytes // (groups.group_channels * groups.group_pairs),
+            groups.bytes * len(groups),
+        )
+        small = min(groups.bytes, max(least, self.l2_bytes // SHARE_OF_L2))
+        mine, other = (extra_us(size, whole, self.l2_bytes) for size in (groups.bytes, small))
+        return f"{mine:+.0f} us by launches and L2 ({other:+.0f} in groups of {small:,} bytes)"
 
     def specs(
         self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None

@@ -19,6 +19,8 @@ from kernels_numba.long_conv import LongFFTConv
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan, convolution_length
 
+pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
+
 ON_CHIP = 512
 PLAN = Plan(4096, (16, 16, 16))
 """16 rows of 256 points, if no more than `ON_CHIP` fit on chip."""
@@ -142,10 +144,24 @@ def test_groups_cover_everything_once_and_fit(n: int, channels: int, pairs: int,
     assert groups.bytes <= max(workspace // 2, 4 * n)
 
 
+def test_the_model_chooses_the_size_of_groups() -> None:
+    """As measured on an H200; and where launches cost less than a larger L2 cache spares, groups stay in it."""
+    whole, h200 = 4 * 131072 * 4 * 384, 60 * 2**20
+    measured = {8: 2.00, 16: 1.65, 32: 1.55, 96: 1.52, 768: 1.44}
+    extra = {mib: long_groups.extra_us(mib * 2**20, whole, h200) / 1e3 for mib in measured}
+    apart = [measured[mib] - extra[mib] for mib in measured]
+    assert max(apart) - min(apart) < 0.1
+    large, small = (
+        long_groups.grouping(131072, 384, 4, l2_bytes=l2_bytes) for l2_bytes in (h200, 300 * 2**20)
+    )
+    assert large.bytes == 256 * 2**20 and small.bytes <= 100 * 2**20
+
+
 def test_what_a_call_needs_is_said() -> None:
     convolve, _ = call(PLAN, "circular", 4096, 4096, 2, 2)
     text = convolve.describe()
     assert "N1 = 16" in text and "N2 = 256" in text and f"{convolve.groups.bytes:,} bytes" in text
+    assert "by launches and L2" in text
     with pytest.raises(
         ValueError, match=r"^workspace: 1000 bytes are too few.*takes 16384: allow workspace=16384"
     ):

@@ -19,6 +19,8 @@ from kernels_numba.long_conv import LongFFTConv
 from kernels_numba.tile.layout import ELEMENT_TYPES
 from monarch import Plan, SparsityPattern, convolution_length
 
+pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
+
 ON_CHIP = 512
 
 

@@ -17,6 +17,8 @@ import reference
 from kernels_numba import FFTConv, prepare_filter, sparse_fftconv
 from monarch import Plan, SparsityPattern
 
+pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
+
 ON_CHIP = 512
 PLAN = Plan(4096, (16, 16, 16))
 

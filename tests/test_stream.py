@@ -18,6 +18,8 @@ from kernels_numba import FFTConvStream, partial_fftconv, windows
 from kernels_numba.partial_choice import choose_tile
 from kernels_numba.tile.machine import Machine
 
+pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
+
 TILE = 2048
 
 
