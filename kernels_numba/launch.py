@@ -293,6 +293,15 @@ def fill(pointer: int, value: np.float32, count: int, stream: int, index: int) -
         raise LaunchError(f"setting {count} numbers on {device(index).name} failed: {status.name}")
 
 
+def free_bytes(index: int) -> int:
+    """Device memory of GPU ``index`` that nobody has allocated."""
+    from cuda.bindings import driver
+
+    with current_device(device(index)):
+        status, free, _ = driver.cuMemGetInfo()
+    return int(free) if status == driver.CUresult.CUDA_SUCCESS else 0
+
+
 class DeviceBuffer:
     """Device memory that holds a copy of a host array, freed with the object."""
 

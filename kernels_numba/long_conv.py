@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import CPU_BLOCKS, MAX_ITEMS, FFTConv, _aligned, _bits, _device_operands, _write
-from kernels_numba.long_groups import SHARE_OF_L2, WORKSPACE, Group, extra_us, grouping
+from kernels_numba.long_groups import SHARE_OF_L2, WORKSPACE, Group, extra_us, grouping, what_fits
 from kernels_numba.long_launch import OuterSpec, Stages, inner_scalars, outer_grid, outer_module
 from kernels_numba.long_plans import Split, split_of
 from kernels_numba.outer_float_spec import outer_float_spec
@@ -130,9 +130,8 @@ class LongFFTConv(FFTConv):
             return self._launches[key]
         index = key[0]
         stages = Stages(self, key, _device_operands)
-        if index not in self._workspaces:  # a second one is for a stream that a graph is captured on
-            streams = 2 if 2 * self.groups.bytes <= self.workspace else 1
-            self._workspaces[index] = Workspaces(index, self.groups.bytes // 4, 0, streams=streams)
+        if index not in self._workspaces:
+            self._workspaces[index] = self._allocate(index)
         rooms = self._workspaces[index]
 
         def run(stream: int, u: int, pregate: int, postgate: int, y: int) -> None:
@@ -140,6 +139,19 @@ class LongFFTConv(FFTConv):
 
         self._launches[key] = run
         return run
+
+    def _allocate(self, index: int) -> Workspaces:
+        """The workspace on a GPU, and a second one for a stream that a graph is captured on if both fit."""
+        from kernels_numba.launch import LaunchError, free_bytes
+
+        streams = 2 if 2 * self.groups.bytes <= self.workspace else 1
+        try:
+            return Workspaces(index, self.groups.bytes // 4, 0, streams=streams)
+        except LaunchError as error:
+            raise LaunchError(
+                f"workspace: {streams * self.groups.bytes} bytes could not be allocated; "
+                f"{what_fits(self.groups, free_bytes(index))}"
+            ) from error
 
     def run_cpu(
         self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS

@@ -113,3 +113,19 @@ def grouping(
     units = max(1, min(workspace, max(target, least)) // least)
     group_pairs = min(pairs, units)
     return Grouping(min(channels, units // group_pairs), group_pairs, channels, pairs, n, itemsize)
+
+
+PAGE = 2 * 2**20
+"""Device memory is given out in multiples of it."""
+
+
+def what_fits(groups: Grouping, free: int) -> str:
+    """What to do where a workspace does not fit into the ``free`` bytes that a GPU has left, in words."""
+    least = groups.bytes // (groups.group_channels * groups.group_pairs)
+    room = max(0, free // PAGE - 1) * PAGE
+    if room >= least:
+        return f"{free} are free: FFTConv(..., workspace={room}) fits"
+    return (
+        f"{free} are free, and one pair of sequences of one channel alone needs {least}: free some memory (PyTorch "
+        "keeps what it has freed: torch.cuda.empty_cache()), or take a shorter transform or filter"
+    )

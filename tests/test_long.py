@@ -171,6 +171,24 @@ def test_what_a_call_needs_is_said() -> None:
             call(PLAN, "circular", 4096, 4096, 2, 2, workspace=wrong)
 
 
+def test_no_memory_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what would fit; or that nothing does."""
+    from kernels_numba import launch, long_conv
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise launch.LaunchError("cuMemAlloc of 32768 bytes on a GPU failed: CUDA_ERROR_OUT_OF_MEMORY")
+
+    convolve, _ = call(PLAN, "circular", 4096, 4096, 2, 2)
+    monkeypatch.setattr(long_conv, "Workspaces", refuse)
+    for free, words in (
+        (10 * 2**20, r"^workspace: 65536 bytes could not .*FFTConv\(..., workspace=8388608\) fits$"),
+        (2**20, r"1048576 are free, and one pair .* alone needs 16384: free some memory"),
+    ):
+        monkeypatch.setattr(launch, "free_bytes", lambda index, free=free: free)
+        with pytest.raises(launch.LaunchError, match=words):
+            convolve._allocate(0)
+
+
 # ---- plans ---------------------------------------------------------------------------------------------------
 def test_default_plans() -> None:
     """Every power of two up to 2^24, and three quarters of them from 2^18 on; of orders 4 to 6."""

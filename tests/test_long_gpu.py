@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-import kernels_numba
+import kernels_numba.launch
 import reference
 from kernels_numba import FFTConv, FFTConvStream, partial_fftconv, prepare_filter
 from monarch import Plan, SparsityPattern
@@ -203,6 +205,25 @@ def test_zeros(zeros: tuple[int, ...], dtype: str) -> None:
     wanted = exact(u, k, "circular", torch.from_numpy(mask).cuda())
     bound = reference.fft32_bound(n) if dtype == "fp32" else reference.fftconv_bound(plan.order, "fp16")
     close(y, wanted, u, k, bound)
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="takes all memory of the GPU")
+def test_out_of_memory_says_what_fits() -> None:
+    """With 200 MiB left, the workspace that the error names is enough."""
+    n = 2**22
+    k, u = filters(1, n), signal("noise", (2, 8, n))
+    spectrum, out = prepare_filter(k, length=n, channels=8), torch.full_like(u, float("nan"))
+    torch.cuda.synchronize()
+    free, _ = torch.cuda.mem_get_info()
+    ballast = torch.empty(free - 200 * 2**20, dtype=torch.uint8, device="cuda")
+    with pytest.raises(kernels_numba.launch.LaunchError, match=r"workspace=\d+\) fits") as caught:
+        FFTConv(spectrum, batch=2)(u, out=out)
+    room = int(re.findall(r"workspace=(\d+)", str(caught.value))[0])
+    assert 100 * 2**20 < room <= 200 * 2**20
+    y = FFTConv(spectrum, batch=2, workspace=room)(u, out=out)
+    del ballast
+    wanted = exact(u[:, :1], k, "circular")
+    close(y[:, :1], wanted, u[:, :1], k, reference.fftconv_bound(spectrum.plan.order, "fp16"))
 
 
 def test_offsets_beyond_32_bits() -> None:
