@@ -22,6 +22,7 @@ from costmodel.measurements import Row
 from monarch import Plan, SparsityPattern
 
 SHAPES = {
+    65536: (8, 768),
     131072: (8, 384),
     262144: (8, 192),
     524288: (8, 96),
@@ -45,7 +46,12 @@ LADDER: dict[int, tuple[int, ...]] = {
 """Rows of zeros along each axis of 2M points as 16 x 16 x 16 x 16 x 32, nearest to the published sparsities."""
 LADDER_PLAN = Plan(2097152, (16, 16, 16, 16, 32))
 PARTIAL_SAMPLES = 1048576
-PARTIAL_TAPS = (256, 1024, 2048, 8192)
+PARTIAL_TAPS = (256, 1024, 2048, 8192, 32768, 262144, 1048576)
+"""To 12288 taps in tiles too."""
+WITHIN_ROWS: dict[int, tuple[int, ...]] = {75: (0, 0, 12, 0, 0)}
+"""The same along the first axis of the rows' kernel."""
+FLOATS = (131072, 1048576, 4194304, 65536, 16777216)
+"""Lengths in fp32."""
 REPLAYS = 12
 
 
@@ -61,6 +67,7 @@ class Long:
     taps: int = 0
     """0: as many as samples."""
     zeros: tuple[int, ...] = ()
+    dtype: str = "fp16"
 
     @property
     def mode(self) -> str:
@@ -115,8 +122,12 @@ def cases(*, quick: bool = False) -> Iterator[Long]:
         if taps != 2048:
             yield _partial(taps)
     for n in SHAPES:
-        if n not in FIRST:
+        if n not in (*FIRST, 65536):
             yield Long(n, n, *SHAPES[n])
+    for n in FLOATS:
+        yield Long(n, n, *SHAPES[n], dtype="fp32")
+    for percent, zeros in WITHIN_ROWS.items():
+        yield Long(2097152, 2097152, *SHAPES[2097152], f"sparse-{percent}-within", zeros=zeros)
 
 
 @cache
@@ -164,7 +175,8 @@ def ways_of(case: Long, torch: Any) -> Iterator[tuple[_Way, float]]:
     """Every way to compute a case on data of its own, and its error after one call."""
     generator = torch.Generator(device="cuda").manual_seed(case.n)
     shape = (case.batch, case.channels, case.length)
-    u = torch.randn(shape, device="cuda", generator=generator).half()
+    u = torch.randn(shape, device="cuda", generator=generator)
+    u = u if case.dtype == "fp32" else u.half()
     taps = case.taps or case.length
     k = torch.randn((case.channels, taps), device="cuda", generator=generator, dtype=torch.float64)
     k /= math.sqrt(taps)
@@ -176,9 +188,10 @@ def ways_of(case: Long, torch: Any) -> Iterator[tuple[_Way, float]]:
 def _ways(case: Long, u: Any, k: Any, torch: Any) -> Iterator[_Way]:
     import reference
     from kernels_numba import FFTConv, FFTConvStream, prepare_filter
+    from kernels_numba.windows import tiles_of
 
     y = torch.full_like(u, math.nan)
-    if case.variant.startswith("partial"):
+    if case.variant.startswith("partial") and tiles_of(case.taps):
         stream = FFTConvStream(k, (case.batch, case.channels))
 
         def tiled() -> None:
@@ -190,7 +203,9 @@ def _ways(case: Long, u: Any, k: Any, torch: Any) -> Iterator[_Way]:
         y = torch.full_like(u, math.nan)
     plan = LADDER_PLAN if case.zeros else None
     pattern = _pattern(case.zeros) if case.zeros else None
-    spectrum = prepare_filter(k, length=case.length, mode=case.mode, plan=plan, pattern=pattern)
+    spectrum = prepare_filter(
+        k, length=case.length, mode=case.mode, dtype=case.dtype, plan=plan, pattern=pattern
+    )
     convolve: Any = FFTConv(spectrum, batch=case.batch)
     text = monarch.format_factors(spectrum.plan.factors)
     rooms = (
@@ -200,11 +215,12 @@ def _ways(case: Long, u: Any, k: Any, torch: Any) -> Iterator[_Way]:
     )
     note = f"plan={text}; extra={rooms} bytes"
     if pattern is not None:
-        note += f"; sparsity={pattern.sparsity:.4f}; rows={len(spectrum.rows)}"
+        note += f"; sparsity={pattern.sparsity:.4f}; rows={len(spectrum.rows) or convolve.split.rows}"
     name = f"ours:{text}" if case.variant.startswith("partial") else "ours"
-    bound = reference.fftconv_bound(spectrum.plan.order, "fp16")
-    yield _Way(name, "fp16", lambda: convolve(u, out=y), y, note, bound)
-    if case.zeros:
+    whole = case.dtype == "fp32"
+    bound = reference.fft32_bound(case.n) if whole else reference.fftconv_bound(spectrum.plan.order, "fp16")
+    yield _Way(name, case.dtype, lambda: convolve(u, out=y), y, note, bound)
+    if case.zeros or (whole and case.n != 65536):  # PyTorch's times in fp32 are those of the fp16 cases
         return
     x = u.float()
     kf = torch.fft.rfft(k.float(), n=case.n)

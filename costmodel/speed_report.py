@@ -159,6 +159,7 @@ TABLES = (
     Table("docs/kernels.md", "variants", lambda _: variants()),
     Table("docs/gradients.md", "gradient-speed", lambda _: gradient_report.lines()),
     Table("docs/long.md", "long-measured", lambda _: long_report.tables()),
+    Table("docs/long.md", "long-traffic", lambda _: long_report.traffic()),
 )
 
 

@@ -14,13 +14,17 @@ from costmodel import (
     long_counts,
     long_float_counts,
     long_report,
+    long_traffic,
     measure_long,
     outer_counts,
     outer_float_counts,
 )
+from costmodel.errors import MeasurementError
+from costmodel.long_traffic import Moved
 from costmodel.measurements import Row
 from kernels_numba import (
     FFTConv,
+    device,
     long_groups,
     long_plans,
     outer_float,
@@ -208,19 +212,67 @@ def test_measured_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     for case in measure_long.cases():
         note = "plan=16x16x16x16x16; tile=4096; extra=2097152 bytes; sparsity=0.5; rows=128"
         if not case.zeros and not case.taps:
-            note = note.replace(
-                "16x16x16x16x16", format_factors(long_plans.default_long_plans()[case.n].factors)
-            )
+            products = {"products": "fp32", "shortest": 32768} if case.dtype == "fp32" else {}
+            plan = long_plans.default_long_plans(**products)[case.n]
+            note = note.replace("16x16x16x16x16", format_factors(plan.factors))
         for provider, dtype, us in (
-            ("ours", "fp16", 1000.0),
-            ("ours:x", "fp16", 2500.0),
+            ("ours", case.dtype, 1000.0),
+            ("ours:x", case.dtype, 2500.0),
             ("torch", "fp32", 8000.0),
         ):
             rows.append(
                 Row("fftconv", case.name, dtype, provider, us, us, us, 9, 1, 1, 1e-3, "2026-11-30", "c", note)
             )
     monkeypatch.setattr(long_report.measurements, "read", lambda *_, **__: rows)
+    moved = [
+        Moved(rows[0].case, provider, n, 10**9, 2 * 10**9, "2026-11-30", "c", "ncu")
+        for provider, n in (("ours", 9), ("torch", 8), ("ours:groups=32MiB", 72))
+    ]
+    monkeypatch.setattr(long_report.long_traffic, "read", lambda *_: moved)
     text = long_report.tables()
     assert sum(line.count("| 8.0 | 1.0e-3 | 2 | 2 |") for line in text) == 12
-    assert sum(line.endswith("| 1 | 2.5 | 2.50 | 8 | 1.0e-3 | 2 | 2 | 2 |") for line in text) == 4
+    assert sum(line.endswith("| 1.0e-3 | 2 | 2 | 3.00 | 3.00 |") for line in text) == 1
+    assert sum(line.endswith("| 8 | 8.0 | 1.0e-3 | 2 |") for line in text) == len(measure_long.FLOATS)
+    assert sum(line.endswith("| 1 | 2.5 | 2.50 | 8 | 1.0e-3 | 2 | 2 | 2 |") for line in text) == 7
     assert sum(line.startswith("| 50.0% | 128 of 256 | 1 | 1.00 |") for line in text) == 5
+    assert sum(line.startswith("| 50.0%, within rows | 128 of 256 | 1 | 1.00 |") for line in text) == 1
+    assert long_report.traffic()[2:] == ["| 32 MiB | 72 | 1.00 | 2.00 |", "| 256 MiB | 9 | 1.00 | 2.00 |"]
+
+
+# ---- what the hardware counted ----------------------------------------------------------------------------------
+ERFINV = '"{}","void erfinv_kernel","32","1"'
+
+
+def test_counters_are_added_over_a_call() -> None:
+    """A marker begins every call; the line of units is none."""
+    head = '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"\n"","","byte","byte"'
+    body = [ERFINV.format(0), '"1","outer","1,000","20"', '"2","rows","5","6"', ERFINV.format(3)]
+    text = "\n".join(["==PROF== noise", head, *body, '"4","copy","7","8"'])
+    assert long_traffic.parse_profile(text) == [(2, 1005, 26), (1, 7, 8)]
+    with pytest.raises(MeasurementError, match="came before any call began"):
+        long_traffic.parse_profile("\n".join([head, '"4","copy","7","8"']))
+    with pytest.raises(MeasurementError, match="copy has no dram__bytes_read"):
+        long_traffic.parse_profile("\n".join([head, ERFINV.format(0), '"4","copy","n/a","8"']))
+
+
+def test_the_file_of_counters() -> None:
+    """Read as it was written, and of calls whose bytes are those that are counted, to 5 %."""
+    rows = long_traffic.read("h200-sxm")
+    assert rows and long_traffic.parse(long_traffic.to_csv(rows), name="x") == rows
+    for wrong in ("case,provider", long_traffic.HEADER + "\na,b,c,1,2,d,e,f"):
+        with pytest.raises(MeasurementError, match=r"^x.*"):
+            long_traffic.parse(wrong, name="x")
+    plain = [m for m in rows if m.provider == "ours" and m.case.endswith("variant=plain")]
+    assert plain
+    for moved in plain:
+        values = dict(part.split("=") for part in moved.case.split(";"))
+        n, batch, channels = (int(values[name]) for name in ("N", "B", "H"))
+        counted = 12 * n * batch * channels + 4 * n * channels
+        assert moved.bytes == pytest.approx(counted, rel=0.05)
+    assert long_traffic.main([]) == 0
+
+
+def test_counting_needs_a_gpu(capsys: pytest.CaptureFixture) -> None:
+    if device().is_gpu:
+        pytest.skip("here is a GPU")
+    assert long_traffic.main(["--measure"]) == 4 and "no GPU to measure" in capsys.readouterr().err
