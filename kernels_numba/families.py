@@ -91,7 +91,10 @@ def default_plans(
         lists = [halves[n], factors] if n in halves else [factors]
         candidates = [Plan(n, f, packing=packing) for f in lists if prod(f) == n]
         shorter = by_length.get(n // 2, ())
-        candidates += [Plan(n, f, packing="half") for f in (*lists, shorter) if 2 * prod(f) == n]
+        halved_lists = (
+            (*lists, shorter) if packing == "pair" else ()
+        )  # complex data have no half-length packing
+        candidates += [Plan(n, f, packing="half") for f in halved_lists if 2 * prod(f) == n]
         for plan in candidates:
             family = _find(plan, dtype)
             if family and runs_on(family, capability) and shared_bytes(plan, dtype) <= limit:
