@@ -45,6 +45,7 @@ def rates(gpu: GPU | str) -> Rates:
 
     issue = ratio("sm_count") * ratio("boost_clock_mhz")
     memory, tensor = ratio("memory_bandwidth_bytes_per_s"), ratio("fp16_tensor_flops_per_s")
+    single = ratio("fp32_flops_per_s")
     return replace(
         H200,
         memory=H200.memory * memory,
@@ -52,6 +53,9 @@ def rates(gpu: GPU | str) -> Rates:
         direct=H200.direct * tensor,
         transform=H200.transform * issue,
         large_transform=H200.large_transform * issue,
+        vector=H200.vector * single,
+        vector_direct=H200.vector_direct * single,
+        vector_transform=H200.vector_transform * issue,
     )
 
 
@@ -83,7 +87,7 @@ def predict(
         taps: k, rows and columns of a filter.
         gpu: a GPU file's slug or path, or what `costmodel.load_gpu` gave.
         which: "forward", "input_gradient" or "weight_gradient".
-        dtype: "fp16" or "bf16".
+        dtype: "fp16", "bf16" or "fp32".
         padding: as in ``kernels_numba.conv2d``.
         memory: the most bytes of spectra.
 

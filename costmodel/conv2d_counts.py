@@ -9,6 +9,8 @@ the
   columns, and as many of R for the rows.
 * *product*: reads x once for every block of columns, w once for every block of rows.
 * *inverse*: reads 4 F a slot, writes the result.
+
+In fp32 points and samples are twice as large, and products are fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -111,7 +113,13 @@ def _gradient(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> No
     slabs = grid * ceil(m, 32)
     chunks = column_blocks * ceil(rows, 4) + row_blocks * ceil(columns, 4)
     total.read("spectrum", 16 * frequencies * m * chunks)
-    total.wrote("product", 4 * frequencies * rows * columns)
+    last = not spec.partial or values["last"]
+    if spec.partial and not values["first"]:
+        total.read("sums", 8 * frequencies * rows * columns)
+    if last:
+        total.wrote("product", 4 * frequencies * rows * columns)
+    else:
+        total.wrote("sums", 8 * frequencies * rows * columns)
     total.shared_written_bytes += slabs * 32 * 4 * (spec.rows + spec.columns)
     tiles = 4 * spec.rows * spec.columns // 128  # 16 rows of 8 columns of halves, of a block
     down, across = layouts()[spec.rows, spec.columns]
@@ -119,7 +127,7 @@ def _gradient(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> No
     total.shared_read_bytes += loaded * QUAD_BYTES
     total.shared_wavefronts += loaded * 4
     total.mma_m16n8k16 += slabs * 2 * tiles
-    total.fp32_flops += grid * tiles * 4 * LANES
+    total.fp32_flops += grid * tiles * 4 * LANES * (2 if spec.partial and not values["first"] else 1)
     total.barriers += slabs
 
 
@@ -130,11 +138,93 @@ def layouts() -> dict[tuple[int, int], tuple[int, int]]:
     return LAYOUTS
 
 
+# ---- fp32 ----------------------------------------------------------------------------------------------------
+def passes(words: np.ndarray, width: int) -> tuple[int, int]:
+    """Passes over the banks of an access of ``width`` words a lane, and those beyond the fewest its words need."""
+    parts = [np.unique(part[:, None] + np.arange(width)) for part in words.reshape(width, LANES // width)]
+    found = sum(int(np.bincount(part % 32).max()) for part in parts)
+    return found, found - max(1, ceil(len(np.unique(words[:, None] + np.arange(width))), 32))
+
+
+def _add_accesses(total: Counts, words: np.ndarray, width: int, times: int) -> None:
+    found, beyond = passes(words, width)
+    total.shared_wavefronts += times * found
+    total.bank_conflicts += times * beyond
+
+
+def _columns_and_rows(total: Counts, spec: Any, grid: int) -> None:
+    """What a block writes to and reads from shared memory: each lane a column of points, and a row."""
+    columns, rows = np.arange(spec.channels * spec.width), np.arange(spec.channels * spec.rows)
+    by_column = columns // spec.width * spec.pitch + columns % spec.width
+    by_row = rows % spec.channels * spec.pitch + rows // spec.channels * spec.width
+    for points in by_column.reshape(-1, LANES):
+        _add_accesses(total, 2 * points, 2, grid * spec.rows)
+    for points in by_row.reshape(-1, LANES):
+        _add_accesses(total, 2 * points, 2, grid * spec.width)
+    nbytes = 8 * grid * spec.channels * spec.rows * spec.width
+    total.shared_written_bytes += nbytes
+    total.shared_read_bytes += nbytes
+    total.barriers += grid
+
+
+def _float_transform(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    from kernels_numba.tile.points import dft_program
+
+    images = values["maps"] // (values["tiles_down"] * values["tiles_across"])
+    groups = values["all_channels"] // values["padded_channels"]
+    seen = window_samples(values, "down") * window_samples(values, "across")
+    total.read(values["x"].name, 4 * images * groups * values["real_channels"] * seen)
+    total.wrote("spectrum", 8 * spec.rows * spec.half * values["maps"] * values["all_channels"])
+    _columns_and_rows(total, spec, grid)
+    column = dft_program(spec.rows, inverse=True, live=spec.seen_rows).flops
+    row = dft_program(spec.half, inverse=True, live=spec.width, skew="in").flops
+    total.fp32_flops += grid * spec.channels * (spec.width * column + spec.rows * row)
+
+
+def _float_inverse(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    from kernels_numba.tile.points import dft_program
+
+    tiles = values["tiles_down"] * values["tiles_across"]
+    groups = values["all_channels"] // values["padded_channels"]
+    samples = ceil(values["height"], values["down"]) * ceil(values["width"], values["across"])
+    total.read("product", 8 * spec.rows * spec.half * values["maps"] * values["all_channels"])
+    total.wrote("out", 4 * values["maps"] * groups * values["real_channels"] // tiles * samples)
+    _columns_and_rows(total, spec, grid)
+    column = dft_program(spec.rows).flops + 2 * spec.rows  # the scale
+    row = dft_program(spec.half, skew="out").flops
+    total.fp32_flops += grid * spec.channels * (spec.width * column + spec.rows * row)
+
+
+def _float_product(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    row_blocks, column_blocks = values["row_blocks"], values["column_blocks"]
+    frequencies = grid // (row_blocks * column_blocks)
+    m, n, k = values["m"], values["n"], values["k"]
+    copied = [m, n] if spec.deep else [2 * ceil(m, 2), 2 * ceil(n, 2)]
+    total.read("spectrum", 8 * k * frequencies * (column_blocks * copied[0] + row_blocks * copied[1]))
+    total.wrote("product", 8 * frequencies * m * n)
+    if spec.accumulate:
+        total.read("product", 8 * frequencies * m * n)
+    slabs = grid * ceil(k, 16)
+    total.shared_written_bytes += slabs * 8 * 16 * (spec.rows + spec.columns)
+    steps = 2 if spec.deep else 1
+    turns = grid * spec.warps * ceil(k, steps)
+    lanes = np.arange(LANES)
+    for place, count in ((lanes >> 3, 8), (lanes & 7, spec.lane_columns)):
+        words = 2 * steps * count
+        total.shared_read_bytes += turns * WARP_BYTES * words
+        _add_accesses(total, place * (2 * spec.pitch if spec.deep else 4), 4, turns * words // 4)
+    total.fp32_flops += turns * LANES * 8 * 8 * spec.lane_columns * steps
+    total.barriers += slabs
+
+
 KERNELS = {
     "map_transform": _transform,
     "map_inverse": _inverse,
     "spectral_product": _product,
     "spectral_gradient": _gradient,
+    "float_map_transform": _float_transform,
+    "float_map_inverse": _float_inverse,
+    "float_spectral_product": _float_product,
 }
 
 

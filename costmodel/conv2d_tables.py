@@ -62,8 +62,6 @@ def _answer(case: dict[str, Any], gpu: GPU, dtype: str) -> dict[str, Any]:
     from kernels_numba.conv2d_dispatch import costs, direct_seconds, plans, seconds
     from kernels_numba.conv2d_geometry import Geometry
 
-    if dtype == "fp32":
-        raise ValueError("--dtype: got fp32; accepted with conv2d: fp16, bf16")
     r, error = rates(gpu), relative_error(gpu)
     geometry = Geometry.of(
         (case["S"], case["Cin"], case["n"], case["n"]), (case["Cout"], case["Cin"], case["k"], case["k"])
@@ -71,20 +69,16 @@ def _answer(case: dict[str, Any], gpu: GPU, dtype: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = [
         {
             "plan": "direct",
-            "time_us": 1e6 * direct_seconds(geometry, r, PASSES[case["pass"]]),
-            "bound": "tensor cores",
+            "time_us": 1e6 * direct_seconds(geometry, r, PASSES[case["pass"]], dtype),
+            "bound": "cores" if dtype == "fp32" else "tensor cores",
         }
     ]
-    try:
-        ways = plans(geometry, PASSES[case["pass"]], dtype)
-    except ValueError:  # no tile has room for the filter
-        ways = []
-    for plan in ways:
+    for plan in plans(geometry, PASSES[case["pass"]], dtype):
         longest = max(costs(plan), key=lambda cost: cost.seconds(r))
-        rows, columns = plan.tile
+        (rows, columns), (down, across) = plan.tile, plan.parts
         found.append(
             {
-                "plan": f"fft {rows}x{columns}",
+                "plan": f"fft {rows}x{columns}" + ("" if plan.part_count == 1 else f" {down}x{across} parts"),
                 "time_us": 1e6 * seconds(plan, r),
                 "bound": longest.bound(r),
                 "tiles": plan.tiles,

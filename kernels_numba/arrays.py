@@ -7,7 +7,8 @@ their type; each library has one adapter. Outputs are made by the library of the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -200,12 +201,34 @@ class TorchAdapter(Adapter):
         self.torch.matmul(x, w.t(), out=out)
 
     def conv2d(self, which: str, geometry: Any, arrays: dict[str, Any]) -> Any:
-        """A pass of a convolution layer by the vendor's library."""
-        g, torch = geometry, self.torch
+        """A pass of a convolution layer by the vendor's library; fp32 is fp32, not TF32."""
+        g = geometry
         if g.before != g.after:
             raise ValueError(
                 'padding: the library pads both sides alike, and this "same" cannot; use impl="fft"'
             )
+        with self._full_precision():
+            return self._library_conv2d(which, g, arrays)
+
+    @contextmanager
+    def _full_precision(self) -> Iterator[None]:
+        """Products of fp32 that are not rounded to TF32, by the setting that this release of PyTorch has."""
+        cudnn = self.torch.backends.cudnn
+        conv = getattr(cudnn, "conv", None)
+        where, name, value = (
+            (conv, "fp32_precision", "ieee")
+            if hasattr(conv, "fp32_precision")
+            else (cudnn, "allow_tf32", False)
+        )
+        before = getattr(where, name)
+        setattr(where, name, value)
+        try:
+            yield
+        finally:
+            setattr(where, name, before)
+
+    def _library_conv2d(self, which: str, g: Any, arrays: dict[str, Any]) -> Any:
+        torch = self.torch
         settings = (list(g.stride), list(g.before), list(g.dilation))
         if which == "forward":
             return torch.nn.functional.conv2d(arrays["x"], arrays["w"], None, *settings, g.groups)

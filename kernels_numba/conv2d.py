@@ -10,14 +10,15 @@ The meaning is that of PyTorch's functional ``conv2d``, a cross-correlation (``r
 
 By FFT, maps are cut into tiles of 16 to 64 rows and columns (`conv2d_tiles`); each pass transforms its operands, forms
 a product of matrices over channels at every frequency, and transforms back (`conv2d_plan`). Spectra are in half
-precision, sums in float32. An FFT promises an error that is small beside the size of the result as a whole, not beside
-every single element: small outputs next to large ones may drown, and a sum of terms that are not negative may come out
-below zero.
+precision, sums in float32; of fp32 all is in float32. An FFT promises an error that is small beside the size of the
+result as a whole, not beside every single element: small outputs next to large ones may drown, and a sum of terms that
+are not negative may come out below zero.
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,7 +33,7 @@ from kernels_numba.conv2d_steps import Alignment
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.tile.layout import STORAGE_TYPES
 
 IMPLS = ("fft", "direct")
 OPERANDS = {"forward": ("x", "w"), "input_gradient": ("dy", "w"), "weight_gradient": ("dy", "x")}
@@ -77,7 +78,7 @@ def conv2d(
     """The layer's result ``y [N, O, h, w]`` of ``x [N, C, H, W]`` and ``w [O, C / groups, kh, kw]``.
 
     Args:
-        x: fp16 or bf16, contiguous; NumPy, PyTorch, CuPy or Numba. N may be 0.
+        x: fp16, bf16 or fp32, contiguous; NumPy, PyTorch, CuPy or Numba. N may be 0.
         w: filters, of the dtype and the place of x.
         stride: samples from output to output, one integer or two (rows first).
         padding: zeros on each side, one integer or two; "valid" (none), or "same" (as many outputs as inputs).
@@ -92,8 +93,8 @@ def conv2d(
 
     Raises:
         TypeError: an argument is not an array, or its dtype is not accepted (nothing is converted silently).
-        ValueError: a shape, setting, device or memory layout is not accepted; no tile has room for the filter; or
-            ``memory`` does not suffice (the message says what would). Nothing has been allocated then.
+        ValueError: a shape, setting, device or memory layout is not accepted, or ``memory`` does not suffice (the
+            message says what would). Nothing has been allocated then.
         LaunchError: the GPU refused a kernel, or an earlier kernel failed.
     """
     geometry = _layer(_shape(x, "x"), _shape(w, "w"), stride, padding, dilation, groups)
@@ -145,8 +146,8 @@ def conv2d_weight_gradient(
 ) -> Any:
     """The gradient in w ``[O, C / groups, kh, kw]`` from that in y; ``kernel_size`` is kh, kw.
 
-    ``keep``: the spectrum of x that :func:`conv2d` kept. The other arguments and errors are those of :func:`conv2d`;
-    images cannot go in groups here, since all of them are summed.
+    ``keep``: the spectrum of x that :func:`conv2d` kept. The other arguments and errors are those of :func:`conv2d`.
+    Where images go in groups, sums from group to group are in float32.
     """
     x_shape, dy_shape = _shape(x, "x"), _shape(dy, "dy")
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or groups < 1:
@@ -173,8 +174,8 @@ def explain_conv2d(
 ) -> Explanation:
     """Which way a pass ("forward", "input_gradient" or "weight_gradient") of a layer goes here, and why."""
     geometry = Geometry.of(x_shape, w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    if dtype not in HALF_TYPES:
-        raise ValueError(f"dtype: expected one of {', '.join(HALF_TYPES)}; got {dtype!r}")
+    if dtype not in STORAGE_TYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(STORAGE_TYPES)}; got {dtype!r}")
     where = device()
     return explain(
         geometry,
@@ -237,10 +238,10 @@ def _check(a: Any, name: str, shape: tuple[int, ...], dtype: str, index: int | N
     if tuple(a.shape) != shape:
         raise ValueError(f"{name}: expected shape {shape} for this layer; got {tuple(a.shape)}")
     found = adapter.dtype_name(a)
-    if found not in HALF_TYPES:
+    if found not in STORAGE_TYPES:
         raise TypeError(
-            f"{name}: the kernels take fp16 and bf16, got {found}; convert it (nothing is converted silently), or use "
-            "reference.conv2d, which computes in float64"
+            f"{name}: the kernels take {', '.join(STORAGE_TYPES)}, got {found}; convert it (nothing is converted "
+            "silently), or use reference.conv2d, which computes in float64"
         )
     if found != dtype:
         raise TypeError(
@@ -306,7 +307,10 @@ def _run(
     if impl == "direct":
         result = adapter.conv2d(which, geometry, arrays)  # type: ignore[attr-defined]
         return result if out is None else y.copy_(result)
-    plan = _plan(geometry, which, dtype, kept.tile if kept else wanted, memory, where.sm_count, limit)
+    if kept is not None:
+        plan = _kept_plan(kept, memory)
+    else:
+        plan = _plan(geometry, which, dtype, wanted, memory, where.sm_count, limit)
     y = adapter.empty_of(a, shape) if out is None else out
     if keep is not None and which == "forward" and plan.batches > 1:
         raise ValueError(
@@ -356,6 +360,17 @@ def _plan(
     return found.plan
 
 
+def _kept_plan(kept: Plan, memory: int | None) -> Plan:
+    """The plan of the gradient of the weights that takes the spectrum of x as the forward pass left it."""
+    plan = replace(kept, which="weight_gradient")
+    if memory is not None and plan.bytes > memory:
+        raise ValueError(
+            f"memory: with the spectrum of x kept this layer needs {plan.bytes} bytes; got a limit of {memory}. Allow "
+            "more, or leave out keep: images then go in groups"
+        )
+    return plan
+
+
 @lru_cache(maxsize=256)
 def _launches(plan: Plan, aligned: Alignment, kept_x: bool, index: int) -> Any:
     from kernels_numba.conv2d_run import Launches
@@ -401,7 +416,7 @@ def _run_on_host(plan: Plan, arrays: dict[str, Any], y: Any, keep: Conv2dSpectra
         )
         index = device_index()
         there = {name: DeviceBuffer.of(a, index) for name, a in hosts.items()}
-        result = DeviceBuffer(index, target.shape, HALF_TYPES[plan.dtype])
+        result = DeviceBuffer(index, target.shape, STORAGE_TYPES[plan.dtype])
         _run_on_gpu(plan, there, result, adapter_of(result, "out"), index, keep)
         target[...] = result.host()
         return

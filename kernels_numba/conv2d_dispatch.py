@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from kernels_numba import map_transform
 from kernels_numba.conv2d_geometry import Geometry, Pair
 from kernels_numba.conv2d_plan import PASSES, Plan, candidates
 from kernels_numba.conv2d_steps import Source
@@ -37,6 +36,12 @@ class Rates:
     """Points that transforms make, bytes aside, of tiles of at most 1024 samples,"""
     large_transform: float
     """and of larger ones, of which an SM holds fewer."""
+    vector: float = 3.5e13
+    """Flops of products of spectra in fp32,"""
+    vector_direct: float = 4.5e13
+    """of the library's convolution in fp32 (TF32 off),"""
+    vector_transform: float = 2.2e11
+    """and points of transforms in fp32."""
 
 
 H200 = Rates(
@@ -61,12 +66,15 @@ def rates_for(sm_count: int | None) -> Rates:
         direct=H200.direct * share,
         transform=H200.transform * share,
         large_transform=H200.large_transform * share,
+        vector=H200.vector * share,
+        vector_direct=H200.vector_direct * share,
+        vector_transform=H200.vector_transform * share,
     )
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one launch: bytes, flops on tensor cores, and points that are transformed."""
+    """Of a kind of launch: bytes, flops of products of spectra, and points that are transformed."""
 
     name: str
     bytes: int
@@ -74,8 +82,16 @@ class Cost:
     points: int = 0
     large: bool = False
     """Points of a large tile."""
+    single: bool = False
+    """In fp32."""
 
     def _terms(self, rates: Rates) -> dict[str, float]:
+        if self.single:
+            return {
+                "device memory": self.bytes / rates.memory,
+                "cores": self.flops / rates.vector,
+                "transforms": self.points / rates.vector_transform,
+            }
         return {
             "device memory": self.bytes / rates.memory,
             "tensor cores": self.flops / rates.tensor,
@@ -95,7 +111,8 @@ class Cost:
 def costs(plan: Plan) -> list[Cost]:
     """What the launches of a plan do, one image group after the other added up."""
     geometry, images = plan.geometry, plan.geometry.x_shape[0]
-    words = plan.words(images)
+    words, size, single = plan.words(images), plan.element_bytes, plan.dtype == "fp32"
+    points = {name: count // plan.point_words for name, count in words.items()}
     sources: list[Source] = {
         "forward": lambda: [plan.source_x(images), plan.source_w()],
         "input_gradient": lambda: [plan.source_dy(images), plan.source_w()],
@@ -104,35 +121,46 @@ def costs(plan: Plan) -> list[Cost]:
     found = []
     large = plan.tile[0] * plan.tile[1] > SMALL_TILE
     for name, source in zip("AB", sources, strict=True):
-        stored = source.images * source.groups * source.channels * source.shape[0] * source.shape[1]
-        moved = 2 * stored + 4 * words[name]
-        found.append(Cost(f"transform of {source.name}", moved, 0, words[name], large))
+        # Every part of a filter sees the images anew, and of the filters its own taps.
+        seen = 1 if source.name == "w" else source.parts
+        stored = seen * source.images * source.groups * source.channels * source.shape[0] * source.shape[1]
+        moved = size * stored + 4 * words[name]
+        found.append(Cost(f"transform of {source.name}", moved, 0, points[name], large, single))
     inputs, outputs = geometry.inputs, geometry.outputs
-    products = plan.points * images * plan.tiles * geometry.groups * inputs * outputs
-    found.append(Cost("product", 4 * sum(words.values()), 8 * products))
+    products = plan.points * images * plan.tiles * geometry.groups * inputs * outputs * plan.part_count
+    # Sums that one group of images leaves to the next are written and read, and so are products in fp32.
+    passed = 8 * (plan.batches - 1) * (words.get("S", 0) or (single and words["P"]))
+    passed = passed if plan.which == "weight_gradient" else 0
+    moved = 4 * (words["A"] + words["B"] + words["P"]) + passed
+    found.append(Cost("product", moved, 8 * products, single=single))
     result = {"forward": geometry.y_shape, "input_gradient": geometry.x_shape}.get(
         plan.which, geometry.w_shape
     )
-    stored = 2 * prod(result)
+    stored = size * prod(result)
     if plan.which != "weight_gradient" and plan.across.count > 1:
         # Two tiles side by side write parts of the same sectors, at different times.
-        stored += CUT_SECTORS * stored * SECTOR // (2 * plan.across.step)
-    found.append(Cost("inverse transform", 4 * words["P"] + stored, 0, words["P"], large))
+        stored += CUT_SECTORS * stored * SECTOR // (size * plan.across.step)
+    found.append(Cost("inverse transform", 4 * words["P"] + stored, 0, points["P"], large, single))
     return found
 
 
 def seconds(plan: Plan, rates: Rates) -> float:
     """Time of a pass by FFT."""
-    extra = (len(costs(plan)) - 1) * (plan.batches - 1) * rates.launch
-    return sum(cost.seconds(rates) for cost in costs(plan)) + extra
+    found = costs(plan)
+    extra = (plan.launches - len(found)) * rates.launch
+    return sum(cost.seconds(rates) for cost in found) + extra
 
 
-def direct_seconds(geometry: Geometry, rates: Rates, which: str = "forward") -> float:
+def direct_seconds(geometry: Geometry, rates: Rates, which: str = "forward", dtype: str = "fp16") -> float:
     """Time of a pass by the direct library.
 
-    Its kernels want channels last: images of channels first are copied there and back. They fill up channels of the
-    input to 32 in a group and those of the result to 64.
+    Its kernels for halves want channels last: images of channels first are copied there and back. They fill up
+    channels of the input to 32 in a group and those of the result to 64.
     """
+    if dtype == "fp32":
+        moved = 4 * sum(prod(shape) for shape in (geometry.x_shape, geometry.w_shape, geometry.y_shape))
+        flops = DIRECT_PASSES[which] * geometry.flops
+        return max(moved / rates.memory, flops / rates.vector_direct) + rates.launch
     x, w, y = (2 * prod(shape) for shape in (geometry.x_shape, geometry.w_shape, geometry.y_shape))
     waste = 1.0
     for channels, unit in ((geometry.inputs, 32), (geometry.outputs, 64)):
@@ -152,50 +180,48 @@ def plans(
 ) -> list[Plan]:
     """All ways to do a pass by FFT within ``memory`` bytes of spectra.
 
-    Raises ``ValueError`` where there is none: filters that no tile has room for, tiles that do not exist, or too little
-    memory; the message says what would do.
+    Raises ``ValueError`` where there is none: tiles that do not exist, or too little memory; the message says what
+    would do.
     """
     found = candidates(geometry, which)
-    largest = max(map_transform.SIZES)
-    if not found:
-        raise ValueError(
-            f"w: its taps cover {geometry.span} samples, and tiles have at most {largest} rows and columns; use "
-            'impl="direct", or split the filter into blocks and add up their results'
-        )
     if tile is not None:
         wanted = tile if isinstance(tile, tuple) else (tile, tile)
-        found = [pair for pair in found if (pair[0].size, pair[1].size) == wanted]
+        found = [way for way in found if (way[0].size, way[1].size) == wanted]
         if not found:
-            accepted = sorted({(d.size, a.size) for d, a in candidates(geometry, which)})
+            accepted = sorted({(d.size, a.size) for d, a, _ in candidates(geometry, which)})
             raise ValueError(
                 f"tile: accepted for this layer are {', '.join(f'{r}x{c}' for r, c in accepted)}; got {tile!r}"
             )
-    made = [_within(geometry, which, dtype, pair, memory, shared_limit) for pair in found]
+    made = [_within(geometry, which, dtype, way, memory, shared_limit) for way in found]
     fitting = [plan for plan, _ in made if plan is not None]
     if not fitting:
         least = min(nbytes for _, nbytes in made)
-        what = "all images at once" if which == "weight_gradient" else "one image at a time"
         raise ValueError(
-            f"memory: the spectra of this layer need at least {least} bytes ({what}); got a limit of {memory}"
+            f"memory: the spectra of this layer need at least {least} bytes (one image at a time); got a limit of "
+            f"{memory}"
         )
     return fitting
 
 
 def _within(
-    geometry: Geometry, which: str, dtype: str, pair: tuple[Axis, Axis], memory: int | None, shared_limit: int
+    geometry: Geometry,
+    which: str,
+    dtype: str,
+    way: tuple[Axis, Axis, Pair],
+    memory: int | None,
+    shared_limit: int,
 ) -> tuple[Plan | None, int]:
     """The plan of a tiling that obeys the limit, and the bytes it needs at least."""
     total = max(geometry.x_shape[0], 1)
-    plan = Plan(geometry, which, dtype, *pair, total, shared_limit)
+    down, across, parts = way
+    plan = Plan(geometry, which, dtype, down, across, total, shared_limit, parts)
     if memory is None or plan.bytes <= memory:
         return plan, plan.bytes
-    if which == "weight_gradient":  # sums over all images
-        return None, plan.bytes
     one = replace(plan, images=1)
-    fixed = 4 * plan.words(0)["B"]
+    fixed = 4 * sum(one.words(0).values())
     images = (memory - fixed) // (one.bytes - fixed)
     if images < 1:
-        return None, one.bytes
+        return None, min(plan.bytes, one.bytes)
     # As many groups as that needs, of equal size.
     return replace(plan, images=-(-total // -(-total // min(images, total)))), one.bytes
 
@@ -237,6 +263,10 @@ class Explanation:
             f"  FFT in tiles of {rows} x {columns}, {self.plan.tiles} an image, {self.plan.images} images at once, "
             f"{self.plan.bytes / 1e6:.1f} MB of spectra",
         ]
+        if self.plan.part_count > 1:
+            lines.append(
+                "  filter in {} x {} parts of {} x {} taps".format(*self.plan.parts, *self.plan.part_taps)
+            )
         lines += [
             f"  {name}: {nbytes / 1e6:.1f} MB, {flops / 1e9:.1f} GFLOP, {us:.0f} us"
             for name, nbytes, flops, us in self.launches
@@ -260,7 +290,7 @@ def explain(
     if which not in PASSES:
         raise ValueError(f"which: expected one of {', '.join(PASSES)}; got {which!r}")
     rates = rates or rates_for(sm_count)
-    direct_us = 1e6 * direct_seconds(geometry, rates, which)
+    direct_us = 1e6 * direct_seconds(geometry, rates, which, dtype)
     try:
         found = plans(geometry, which, dtype, tile=tile, memory=memory, shared_limit=shared_limit)
     except ValueError as error:

@@ -1,6 +1,6 @@
 """Running a planned pass: on a GPU as launches on a stream, on the CPU body with counts.
 
-Spectra live in one workspace, [A, B, P]; constants are copied to each GPU once.
+Spectra are workspaces, "A", "B", "P" (and sums, "S"); constants are copied to each GPU once.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from kernels_numba.conv2d_plan import Plan
 from kernels_numba.conv2d_steps import Constants, Ref, Step
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.tile.layout import STORAGE_TYPES
 
-SPECTRA = ("A", "B", "P")
-SIZES = {"HALVES": 2, "WORDS": 4}
+SIZES = {"HALVES": 2, "WORDS": 4, "FLOATS": 4}
 
 
 # ---- a GPU ---------------------------------------------------------------------------------------------------
@@ -60,9 +59,14 @@ class Launches:
             start(stream, *(addresses[name] + offset for name, offset in refs))
 
 
+KINDS = {"HALVES": np.int16, "WORDS": np.int32, "FLOATS": np.float32}
+LABELS = {"A": "spectrum", "B": "spectrum", "P": "product", "S": "sums"}
+"""What workspaces are called in counts."""
+
+
 # ---- the CPU body --------------------------------------------------------------------------------------------
 def run_steps(steps: list[Step], dtype: str, arrays: dict[str, NDArray[np.int16]]) -> Counters:
-    """Launch steps on the CPU body; ``arrays``, by name, are bits of halves and are written to. What was counted."""
+    """Launch steps on the CPU body; ``arrays``, by name, are as halves, and are written to. What was counted."""
     from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
     from kernels_numba.tile.machine import Buffer, Machine
 
@@ -71,8 +75,8 @@ def run_steps(steps: list[Step], dtype: str, arrays: dict[str, NDArray[np.int16]
         values: list[Any] = []
         for kind, value in zip(step.family.SIGNATURE, step.arguments, strict=True):
             if isinstance(value, Ref):
-                data = arrays[value.name] if kind == "HALVES" else arrays[value.name].view(np.int32)
-                label = {"A": "spectrum", "B": "spectrum", "P": "product"}.get(value.name, value.name)
+                data = arrays[value.name].view(KINDS[kind])
+                label = LABELS.get(value.name, value.name)
                 values.append(Buffer(label, data[value.offset :]))
             elif isinstance(value, Constants):
                 values.append(Buffer("constants", _aligned(value.make(*value.key))))
@@ -93,7 +97,7 @@ def poisoned(halves: int) -> NDArray[np.int16]:
 def run_cpu(
     plan: Plan, arrays: dict[str, NDArray], out_shape: tuple[int, ...]
 ) -> tuple[NDArray, Counters, dict[str, NDArray]]:
-    """One pass of host arrays of halves: the result, what all launches did, and the spectra.
+    """One pass of host arrays: the result, what all launches did, and the workspaces.
 
     ``arrays``: "x", "w", "dy" as the pass needs them; "B" is the spectrum of x, if it is there already.
     """
@@ -101,11 +105,11 @@ def run_cpu(
     for name, words in plan.words(plan.images).items():
         if name not in made:
             made[name] = poisoned(2 * words)
-    made["out"] = poisoned(int(np.prod(out_shape)))
+    made["out"] = poisoned(plan.point_words * int(np.prod(out_shape)))
     steps = plan.steps(kept_x="B" in arrays)  # all arrays are copies that begin on 16 bytes
     counters = run_steps(steps, plan.dtype, made)
-    result = made["out"].view(HALF_TYPES[plan.dtype]).reshape(out_shape)
-    return result, counters, {name: made[name] for name in SPECTRA}
+    result = made["out"].view(STORAGE_TYPES[plan.dtype]).reshape(out_shape)
+    return result, counters, {name: made[name] for name in plan.words(plan.images)}
 
 
 def halves_at(address: int) -> int:

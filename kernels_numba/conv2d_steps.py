@@ -72,6 +72,8 @@ class Source:
     group_stride: int
     image_stride: int
     channel_stride: int
+    pitch: int
+    """Samples from row to row, and the others along their axes, as they are stored."""
     groups: int
     channels: int
     """Of a group."""
@@ -79,6 +81,12 @@ class Source:
     extent: Pair
     tiles: Pair
     kind: str
+    offset: int = 0
+    """Element of the array that is the first sample."""
+    part: int = 0
+    """Which part of the filter this is for, of"""
+    parts: int = 1
+    """so many, whose channels follow each other in the spectrum."""
 
     @property
     def dense(self) -> Pair:
@@ -94,3 +102,105 @@ class Source:
     def slots(self) -> int:
         """Channels of the spectrum."""
         return self.groups * padded(self.channels)
+
+    @property
+    def group_slots(self) -> int:
+        """Channels of a group in the spectrum, of all parts."""
+        return self.parts * padded(self.channels)
+
+    @property
+    def row_slots(self) -> int:
+        """Channels of the spectrum, of all parts."""
+        return self.groups * self.group_slots
+
+    @property
+    def first_slot(self) -> int:
+        """Where the channels of this part begin."""
+        return self.part * padded(self.channels)
+
+    def values(self, step: Pair, first_image: int, blocks: int) -> dict[str, Any]:
+        """Arguments of a transform, of either kind, in so many blocks of channels."""
+        return dict(
+            x=Ref(self.name, self.offset + first_image * self.image_stride),
+            maps=self.rows,
+            tiles_down=self.tiles[0],
+            tiles_across=self.tiles[1],
+            images=self.per_group,
+            group_stride=self.group_stride,
+            image_stride=self.image_stride,
+            channel_stride=self.channel_stride,
+            row_pitch=self.pitch,
+            height=self.dense[0],
+            width=self.dense[1],
+            first_row=self.first[0],
+            first_column=self.first[1],
+            step_down=step[0],
+            step_across=step[1],
+            extent_down=self.extent[0],
+            extent_across=self.extent[1],
+            down=self.spread[0],
+            across=self.spread[1],
+            real_channels=self.channels,
+            padded_channels=padded(self.channels),
+            all_channels=self.slots,
+            channel_blocks=blocks,
+            row_slots=self.row_slots,
+            group_slots=self.group_slots,
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """Maps that results go to: [images, channels of all groups, height, width], in tiles."""
+
+    shape: Pair
+    """Rows and columns as they are stored."""
+    spread: Pair
+    """Every so many results along each axis are stored."""
+    images: int
+    image_stride: int
+    channel_stride: int
+    pitch: int
+    groups: int
+    channels: int
+    """Of a group."""
+    tiles: Pair
+    step: Pair
+    skip: Pair
+    offset: int = 0
+    """Element of the array that is the first result."""
+    first_point: int = 0
+    """Point of the product's spectrum that is the first."""
+
+    @property
+    def maps(self) -> int:
+        """Rows m of the spectrum."""
+        return self.images * self.tiles[0] * self.tiles[1]
+
+    @property
+    def slots(self) -> int:
+        """Channels of the spectrum."""
+        return self.groups * padded(self.channels)
+
+    def values(self, first_image: int, blocks: int) -> dict[str, Any]:
+        """Arguments of a transform back, of either kind, in so many blocks of channels."""
+        height, width = ((n - 1) * s + 1 for n, s in zip(self.shape, self.spread, strict=True))
+        return dict(
+            y=Ref("out", self.offset + first_image * self.image_stride),
+            maps=self.maps,
+            tiles_down=self.tiles[0],
+            tiles_across=self.tiles[1],
+            image_stride=self.image_stride,
+            channel_stride=self.channel_stride,
+            row_pitch=self.pitch,
+            height=height,
+            width=width,
+            step_down=self.step[0],
+            step_across=self.step[1],
+            down=self.spread[0],
+            across=self.spread[1],
+            real_channels=self.channels,
+            padded_channels=padded(self.channels),
+            all_channels=self.slots,
+            channel_blocks=blocks,
+        )

@@ -37,11 +37,16 @@ class Axis:
         return self.size * self.count
 
 
-def axis(size: int, n_in: int, n_out: int, span: int, low: int, skip: int) -> Axis | None:
-    """Tiles of ``size`` samples, or None where a tile of that size has no room for the filter."""
+def axis(
+    size: int, n_in: int, n_out: int, span: int, low: int, skip: int, *, wrap: bool = True
+) -> Axis | None:
+    """Tiles of ``size`` samples, or None where a tile of that size has no room for the filter.
+
+    ``wrap``: whether samples may wrap around where those of the image's edge are zeros.
+    """
     high = low + n_out + span - 2  # the last sample that is needed
     whole = size >= n_out + span - 1
-    wraps = high - size < max(low, 0) and min(high, n_in - 1) < low + size and n_out <= size >= span
+    wraps = wrap and high - size < max(low, 0) and min(high, n_in - 1) < low + size and n_out <= size >= span
     if whole or wraps:
         return Axis(size, 1, n_out, low, skip)
     step = size - span + 1
@@ -50,7 +55,7 @@ def axis(size: int, n_in: int, n_out: int, span: int, low: int, skip: int) -> Ax
     return Axis(size, -(-n_out // step), step, low, skip)
 
 
-def axes(n_in: int, n_out: int, span: int, low: int, skip: int) -> list[Axis]:
+def axes(n_in: int, n_out: int, span: int, low: int, skip: int, *, wrap: bool = True) -> list[Axis]:
     """All ways to tile an axis, shortest tiles first."""
-    found = (axis(size, n_in, n_out, span, low, skip) for size in SIZES)
+    found = (axis(size, n_in, n_out, span, low, skip, wrap=wrap) for size in SIZES)
     return [tiles for tiles in found if tiles is not None]

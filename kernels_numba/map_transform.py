@@ -168,6 +168,8 @@ def build(tile: Any, spec: Spec) -> Any:
         padded_channels,
         all_channels,
         channel_blocks,
+        row_slots,
+        group_slots,
     ):
         index = small(lane())
         w = small(warp())
@@ -218,12 +220,14 @@ def build(tile: Any, spec: Spec) -> Any:
         channel = small(index & (channels - 1))
         frequency = small(index >> log_channels)
         slot = small(first_slot + channel)
-        stride = int64(maps) * all_channels
+        group = small(divide(slot, padded_channels))
+        place = small(slot + group * (group_slots - padded_channels))
+        stride = int64(maps) * row_slots
         step = together * stride
         r = w
         while r < runs:
             f = small(r * (UNROLLED * together) + frequency)
-            at = int64(f) * stride + int64(m) * all_channels + slot
+            at = int64(f) * stride + int64(m) * row_slots + place
             move(constant_words + f * pitch + channel, spectrum, at, step, slot < all_channels)
             r = small(r + warps)
 
@@ -257,9 +261,11 @@ ARGUMENTS = (
     "padded_channels",
     "all_channels",
     "channel_blocks",
+    "row_slots",
+    "group_slots",
 )
 """Names of the kernel's arguments,"""
-SIGNATURE = ("HALVES",) + ("WORDS",) * 2 + ("INT",) * 22
+SIGNATURE = ("HALVES",) + ("WORDS",) * 2 + ("INT",) * 24
 """and their kinds, for the compiler."""
 
 

@@ -238,7 +238,10 @@ def _linear() -> Iterator[tuple[Any, Any]]:
 
 
 def _conv2d() -> Iterator[tuple[Any, Any]]:
-    """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps."""
+    """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps.
+
+    The gradient of the weights with images in groups too; and fp32: all of these but the dilated taps.
+    """
     from kernels_numba.conv2d_dispatch import plans
     from kernels_numba.conv2d_geometry import Geometry
 
@@ -249,9 +252,16 @@ def _conv2d() -> Iterator[tuple[Any, Any]]:
         (32, "weight_gradient", "fp16", 1),
         (32, "forward", "bf16", 1),
         (64, "forward", "fp16", 2),
+        (32, "forward", "fp32", 1),
+        (32, "input_gradient", "fp32", 1),
+        (32, "weight_gradient", "fp32", 1),
+        (64, "forward", "fp32", 1),
     ):
         geometry = Geometry.of((128, 96, size, size), (96, 96, 7, 7), dilation=dilation)
         (plan,) = plans(geometry, which, dtype, tile=(size, size))
+        if which == "weight_gradient":
+            for step in replace(plan, images=64).steps():
+                found[step.spec] = step.family
         for step in plan.steps():
             found[step.spec] = step.family
     for spec, family in found.items():

@@ -6,7 +6,8 @@ Contracted is the row index of both operands, so they are transposed on their wa
 halves by themselves: a row of the left operand is the real or the imaginary part of one channel, and so is a column of
 the right one. The product has all four products of parts, and the two rows of a channel, which neighbouring groups of
 lanes hold, are joined when the sums are stored. A block makes a tile of points of one frequency and group from slabs
-of 32 rows m.
+of 32 rows m. Where images come in groups, ``partial``, each launch but the last leaves its sums, in float32, to the
+next.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Spec:
     columns: int = 64
     """Channels of x of a block's tile."""
     stages: int = 4
+    partial: bool = False
+    """Whether sums may come from a launch before, and go to the next."""
 
     @property
     def warps(self) -> int:
@@ -61,7 +64,8 @@ class Spec:
     @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
-        return f"spectral_gradient_{self.rows}x{self.columns}_s{self.stages}_{self.dtype}"
+        partial = "_partial" if self.partial else ""
+        return f"spectral_gradient_{self.rows}x{self.columns}_s{self.stages}_{self.dtype}{partial}"
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -80,12 +84,14 @@ def build(tile: Any, spec: Spec) -> Any:
     zeros = tile.zeros(4 * row_tiles * column_tiles)
     mma_add = tile.mma_add(row_tiles, column_tiles, 1)
     store = tile.store_outer_points(2 * row_tiles, column_tiles)
+    pass_on, partial = tile.pass_outer_points(2 * row_tiles, column_tiles), spec.partial
     g_slabs, x_slabs = g_words // SLAB, x_words // SLAB
 
     def kernel(
         g,
         x,
         y,
+        sums,
         m,
         rows,
         columns,
@@ -101,6 +107,8 @@ def build(tile: Any, spec: Spec) -> Any:
         g_frequency,
         x_frequency,
         y_frequency,
+        first,
+        last,
     ):
         at = lane()
         index = small(warp())
@@ -177,7 +185,11 @@ def build(tile: Any, spec: Spec) -> Any:
         out_row = small(down + warp_down * (warp_rows // 2) + (at >> 3))
         out_column = small(right + warp_right * (warp_columns // 2) + (at & 3))
         place = int64(frequency) * y_frequency + int64(group) * y_group + int64(out_row) * y_stride
-        store(y, place + out_column, y_stride, rows - out_row, columns - out_column, c)
+        place = place + out_column
+        if partial:
+            pass_on(y, sums, place, y_stride, rows - out_row, columns - out_column, first, last, c)
+        else:
+            store(y, place, y_stride, rows - out_row, columns - out_column, c)
 
     return kernel
 
@@ -187,6 +199,7 @@ ARGUMENTS = (
     "g",
     "x",
     "y",
+    "sums",
     "m",
     "rows",
     "columns",
@@ -202,9 +215,11 @@ ARGUMENTS = (
     "g_frequency",
     "x_frequency",
     "y_frequency",
+    "first",
+    "last",
 )
 """Names of the kernel's arguments,"""
-SIGNATURE = ("HALVES",) * 2 + ("WORDS",) + ("INT",) * 15
+SIGNATURE = ("HALVES",) * 2 + ("WORDS", "FLOATS") + ("INT",) * 17
 """and their kinds, for the compiler."""
 
 

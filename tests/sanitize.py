@@ -116,28 +116,38 @@ def multiply(impl: str, most: int) -> None:
         assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (impl, m, n, k)
 
 
-def convolve_images() -> None:
-    """All passes of convolution layers: whole maps and tiles, groups, strides, dilation, channels of any number."""
-    for size, tile, layer in (
-        ((3, 6, 13, 15), (16, 16), {"padding": 2}),
-        ((2, 35, 40, 50), (32, 48), {"stride": (2, 1), "groups": 5}),
-        ((1, 4, 60, 70), (64, 64), {"dilation": 3}),
-    ):
+def convolve_images(dtype: str, *layers: dict) -> None:
+    """All passes of convolution layers: ``size`` of x, ``taps``, ``tile``, and what `conv2d` takes; in one go and, as
+    far as ``memory`` asks for it, in groups of images."""
+    kind = {"fp16": np.float16, "fp32": np.float32}[dtype]
+    for given in layers:
+        layer = dict(given)
+        size, taps, memory = layer.pop("size"), layer.pop("taps", (5, 3)), layer.pop("memory", None)
+        way = {"tile": layer.pop("tile", None), "impl": "fft"}
         groups = layer.get("groups", 1)
-        x, w = (
-            _random(*size).astype(np.float16),
-            _random(70, size[1] // groups, 5, 3, seed=1).astype(np.float16),
-        )
+        x = _random(*size).astype(kind)
+        w = _random(70, size[1] // groups, *taps, seed=1).astype(kind)
+        held = {"dtype": dtype, "groups": groups, "terms": 4096}
         exact = reference.conv2d(x, w, **layer)
-        y = kernels_numba.conv2d(x, w, tile=tile, impl="fft", **layer)
-        reference.check_conv2d(y, exact, x, w, which="forward", dtype="fp16", groups=groups)
-        dy = _random(*exact.shape, seed=2).astype(np.float16)
-        gx = kernels_numba.conv2d_input_gradient(dy, w, input_size=size[2:], impl="fft", **layer)
-        exact = reference.conv2d_input_gradient(dy, w, size=size[2:], **layer)
-        reference.check_conv2d(gx, exact, dy, w, which="input_gradient", dtype="fp16", groups=groups)
-        gw = kernels_numba.conv2d_weight_gradient(x, dy, kernel_size=(5, 3), impl="fft", **layer)
-        exact = reference.conv2d_weight_gradient(dy, x, size=(5, 3), **layer)
-        reference.check_conv2d(gw, exact, dy, x, which="weight_gradient", dtype="fp16", groups=groups)
+        dy = _random(*exact.shape, seed=2).astype(kind)
+        for limit in {None, memory}:
+            y = kernels_numba.conv2d(x, w, memory=limit, **way, **layer)
+            reference.check_conv2d(y, exact, x, w, which="forward", **held)
+            settings = {"impl": "fft", "memory": limit, **layer}
+            gx = kernels_numba.conv2d_input_gradient(dy, w, input_size=size[2:], **settings)
+            exact_gx = reference.conv2d_input_gradient(dy, w, size=size[2:], **layer)
+            reference.check_conv2d(gx, exact_gx, dy, w, which="input_gradient", **held)
+            gw = kernels_numba.conv2d_weight_gradient(x, dy, kernel_size=taps, **settings)
+            exact_gw = reference.conv2d_weight_gradient(dy, x, size=taps, **layer)
+            reference.check_conv2d(gw, exact_gw, dy, x, which="weight_gradient", **held)
+
+
+LAYERS: tuple[dict, ...] = (  # whole maps and tiles, groups, strides, dilation, channels of any number
+    {"size": (3, 6, 13, 15), "tile": (16, 16), "padding": 2, "memory": 1 << 20},
+    {"size": (2, 35, 40, 50), "tile": (32, 48), "stride": (2, 1), "groups": 5},
+    {"size": (1, 4, 60, 70), "tile": (64, 64), "dilation": 3},
+)
+LARGE: tuple[dict, ...] = ({"size": (2, 3, 20, 80), "taps": (3, 66), "padding": (1, 2)},)
 
 
 def convolve_long(*plans: Plan, dtype: str = "fp16", zeros: bool = False) -> None:
@@ -231,7 +241,10 @@ PARTS: dict[str, Callable[[], None]] = {
     "gemv": partial(multiply, "gemv", 4),
     "flat": partial(multiply, "flat", 33),
     "full": partial(multiply, "full", 130),
-    "conv2d": convolve_images,
+    "conv2d": partial(convolve_images, "fp16", *LAYERS),
+    "conv2d-float": partial(convolve_images, "fp32", *LAYERS),
+    "conv2d-large": partial(convolve_images, "fp16", *LARGE),
+    "conv2d-large-float": partial(convolve_images, "fp32", *LARGE),
     "long": partial(convolve_long, *_plans((16, 16, 16), (32, 16, 16), (16, 16, 16, 16))),
     "long-large": partial(convolve_long, *_plans((16, 32, 16, 16), (32, 32, 16, 16))),
     "long-sparse": partial(convolve_long, *_plans((32, 16, 16), (16, 16, 16, 16)), zeros=True),

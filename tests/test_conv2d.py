@@ -17,7 +17,7 @@ from kernels_numba.conv2d_geometry import Geometry
 from kernels_numba.conv2d_plan import PASSES, Plan, candidates
 from kernels_numba.conv2d_run import poisoned, run_cpu, run_steps
 from kernels_numba.conv2d_tiles import axis
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.tile.layout import STORAGE_TYPES
 
 OPERANDS = {"forward": ("x", "w"), "input_gradient": ("dy", "w"), "weight_gradient": ("dy", "x")}
 
@@ -52,14 +52,24 @@ class Case:
     @property
     def plan(self) -> Plan:
         geometry = self.geometry
-        tiles = {(d.size, a.size): (d, a) for d, a in candidates(geometry, self.which)}
-        return Plan(geometry, self.which, self.dtype, *tiles[self.tile], self.images or self.x[0])
+        down, across, parts = next(  # the fewest parts of the filter
+            way for way in candidates(geometry, self.which) if (way[0].size, way[1].size) == self.tile
+        )
+        images = self.images or self.x[0]
+        return Plan(geometry, self.which, self.dtype, down, across, images, parts=parts)
+
+    @property
+    def terms(self) -> int:
+        """Products of spectra that are added up."""
+        if self.which == "weight_gradient":
+            return self.x[0] * self.plan.tiles
+        return self.plan.contraction[1]
 
     def data(self) -> dict[str, NDArray]:
         draw, geometry = np.random.default_rng(self.seed), self.geometry
         shapes = {"x": geometry.x_shape, "w": geometry.w_shape, "dy": geometry.y_shape}
         return {
-            name: draw.standard_normal(shapes[name]).astype(HALF_TYPES[self.dtype])
+            name: draw.standard_normal(shapes[name]).astype(STORAGE_TYPES[self.dtype])
             for name in OPERANDS[self.which]
         }
 
@@ -77,7 +87,9 @@ def assert_right(case: Case) -> None:
     result = exact(case.which, data, case.geometry, case.layer)
     got, counters, _ = run_cpu(plan, data, result.shape)
     a, b = (data[name] for name in OPERANDS[case.which])
-    reference.check_conv2d(got, result, a, b, which=case.which, dtype=case.dtype, groups=case.groups)
+    reference.check_conv2d(
+        got, result, a, b, which=case.which, dtype=case.dtype, groups=case.groups, terms=case.terms
+    )
     found, expected = vars(of_steps(plan.steps())), counters.as_dict()
     assert found == {name: expected[name] for name in found}
     assert not any(value for name, value in expected.items() if name not in found)
@@ -90,7 +102,7 @@ def spectrum_of(words: NDArray[np.int32], plan: Plan, dtype: str) -> NDArray[np.
     """[R, C / 2, channels] by frequency (p + 1/2, q + 1/2), from the words [F, channels] of one tile."""
     rows, columns = plan.tile
     slices = map_transform.slices(rows, columns)
-    parts = words.view(HALF_TYPES[dtype]).astype(float).reshape(*words.shape, 2)
+    parts = words.view(STORAGE_TYPES[dtype]).astype(float).reshape(*words.shape, 2)
     values = (parts[..., 0] + 1j * parts[..., 1]).reshape(
         slices, rows // 8, columns // 16 // slices, 2, 8, 4, -1
     )  # slice, row group, column tile, e, g, t
@@ -150,7 +162,7 @@ def cases(draw: st.DrawFn) -> Case:
         groups * draw(st.integers(1, 2)),
         taps,
         draw(st.sampled_from(PASSES)),
-        dtype=draw(st.sampled_from(("fp16", "bf16"))),
+        dtype=draw(st.sampled_from(("fp16", "bf16", "fp32"))),
         stride=draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (3, 2)))),
         padding=padding,
         dilation=dilation,  # type: ignore[arg-type]
@@ -167,5 +179,14 @@ def cases(draw: st.DrawFn) -> Case:
 @example(Case((2, 2, 9, 20), 3, (3, 4), "weight_gradient", stride=(2, 2), dtype="bf16"))
 @example(Case((3, 2, 7, 3), 2, (9, 5), "weight_gradient", padding=(5, 2)))
 @example(Case((3, 1, 1, 9), 2, (1, 5), images=2))
+@example(Case((3, 2, 9, 8), 5, (2, 3), "weight_gradient", images=2))
+@example(Case((2, 3, 13, 15), 6, (3, 5), padding=(1, 2), dtype="fp32"))
+@example(
+    Case((1, 4, 11, 13), 4, (4, 3), "input_gradient", padding=(2, 1), dilation=(2, 2), groups=2, dtype="fp32")
+)
+@example(Case((3, 2, 9, 20), 3, (3, 4), "weight_gradient", stride=(2, 2), dtype="fp32", images=2))
+@example(Case((1, 3, 66, 4), 2, (66, 3), padding=(1, 1), tile=(64, 16)))  # a filter in parts
+@example(Case((1, 2, 3, 70), 2, (2, 66), "input_gradient", tile=(16, 64), dtype="fp32"))
+@example(Case((2, 2, 3, 68), 2, (2, 66), "weight_gradient", groups=2, tile=(16, 64), images=1))
 def test_passes_are_right_and_counted(case: Case) -> None:
     assert_right(case)

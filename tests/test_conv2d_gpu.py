@@ -37,8 +37,9 @@ def assert_right(case: Case, **settings: Any) -> None:
     a, b = (data[name] for name in OPERANDS[case.which])
     result = exact(case.which, data, case.geometry, case.layer)
     reference.check_conv2d(
-        run(case, data, **settings), result, a, b, which=case.which, dtype=case.dtype, groups=case.groups
-    )
+        run(case, data, **settings), result, a, b, which=case.which, dtype=case.dtype, groups=case.groups,
+        terms=case.terms,
+    )  # fmt: skip
 
 
 @settings(max_examples=30)
@@ -58,11 +59,19 @@ LAYERS = (
     Case((2, 5, 70, 64), 6, (40, 33), tile=(64, 64)),
     Case((1, 1, 1, 1), 1, (1, 1)),
     Case((2, 3, 9, 9), 4, (5, 5), padding=(40, 3)),
+    Case((4, 96, 32, 32), 96, (7, 7), tile=(32, 32), dtype="fp32"),
+    Case((3, 35, 33, 40), 70, (5, 9), tile=(32, 48), padding=(2, 4), dtype="fp32"),
+    Case((2, 130, 30, 50), 33, (11, 4), tile=(48, 16), stride=(2, 3), dtype="fp32"),
+    Case((2, 12, 90, 70), 18, (7, 7), tile=(64, 64), dilation=(2, 3), padding=(6, 9), groups=3, dtype="fp32"),
+    Case((2, 5, 80, 70), 6, (66, 33), tile=(64, 64), padding=9),
+    Case((2, 5, 20, 90), 6, (3, 80), tile=(16, 64), padding=9, dtype="fp32"),
 )
 
 
 @pytest.mark.parametrize("which", PASSES)
-@pytest.mark.parametrize("case", LAYERS, ids=lambda case: "x".join(map(str, (*case.x, *case.taps))))
+@pytest.mark.parametrize(
+    "case", LAYERS, ids=lambda case: "x".join(map(str, (*case.x, *case.taps))) + case.dtype
+)
 def test_layers(case: Case, which: str) -> None:
     assert_right(Case(**{**vars(case), "which": which}))
 

@@ -70,9 +70,11 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].startswith("gpu,S,Cin,Cout,n,k,pass,plan,time_us") and len(lines) == 3
     assert main([*asked, "-K", "99"]) == 2  # larger than the map
     assert "cover (99, 99) samples of (32, 32)" in capsys.readouterr().err
-    assert main([*asked, "--dtype", "fp32"]) == 2
+    assert main([*asked, "-K", "7", "--dtype", "fp32", "--format", "json"]) == 0
+    single = json.loads(capsys.readouterr().out)
+    assert single["best"]["time_us"] > found["best"]["time_us"] and single["best"]["plan"].startswith("fft")
     assert main(["predict", "conv2d", "--gpu", "h200-sxm", "-N", "99", "-K", "70"]) == 0
-    assert "direct" in capsys.readouterr().out
+    assert "2x2 parts" in capsys.readouterr().out
 
 
 def test_measured_cases() -> None:

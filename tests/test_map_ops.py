@@ -17,6 +17,7 @@ from tiny_maps import (
     DOWN,
     FIRST_CHUNK,
     KERNELS,
+    PASSED_AT,
     ROW,
     SLAB,
     WORDS_AT,
@@ -34,6 +35,7 @@ FORMATTED = (
     "complex_columns",
     "store_points",
     "store_outer_points",
+    "pass_outer_points",
 )
 CASES = [
     Tiny(**{**vars(spec), "dtype": dtype})
@@ -115,13 +117,13 @@ def expect_complex_columns(spec: Tiny, data: Data, kind: str) -> NDArray:
     return written(to_words(np.concatenate([real, imaginary]), spec.dtype))
 
 
-def after_words(data: Data, changes: Iterator[tuple[int, int]], count: int) -> NDArray:
+def after_words(data: Data, changes: Iterator[tuple[int, int]], count: int, at: int = WORDS_AT) -> NDArray:
     w = data.w.copy()
     room = np.full(max(0, WORDS_AT + 32 * count - w.size), 0, np.int32)
     w = np.concatenate([w, room])
     for place, word in changes:
         w[place] = word
-    return written(w[WORDS_AT : WORDS_AT + 32 * count].reshape(count, 32))
+    return written(w[at : at + 32 * count].reshape(count, 32))
 
 
 def expect_store_points(spec: Tiny, data: Data) -> NDArray:
@@ -137,7 +139,7 @@ def expect_store_points(spec: Tiny, data: Data) -> NDArray:
     return after_words(data, changes(), 9)
 
 
-def expect_store_outer_points(spec: Tiny, data: Data) -> NDArray:
+def expect_store_outer_points(spec: Tiny, data: Data, times: int = 1, at: int = WORDS_AT) -> NDArray:
     """The product of the parts [2 i + (re, im), 2 j + (re, im)] as conj(g) x."""
     c = sums(data, 8).reshape(2, 2, 2, 32)
     parts = np.empty((16, 16), np.float32)
@@ -145,9 +147,13 @@ def expect_store_outer_points(spec: Tiny, data: Data) -> NDArray:
         parts[8 * y + (lane >> 2), 8 * n + 2 * (lane & 3) + e] = c[y, n, e, lane]
     real = (parts[0::2, 0::2] + parts[1::2, 1::2]).astype(np.float32)
     imaginary = (parts[0::2, 1::2] - parts[1::2, 0::2]).astype(np.float32)
-    words = points(real, imaginary, spec.dtype)
-    changes = ((WORDS_AT + 9 * i + j, words[i, j]) for i, j in np.ndindex(8, 8) if i < spec.n and j < 6)
-    return after_words(data, changes, 3)
+    words = points(times * real, times * imaginary, spec.dtype)
+    changes = ((at + 9 * i + j, words[i, j]) for i, j in np.ndindex(8, 8) if i < spec.n and j < 6)
+    return after_words(data, changes, 3, at)
+
+
+def expect_pass_outer_points(spec: Tiny, data: Data) -> NDArray:
+    return expect_store_outer_points(spec, data, times=2, at=PASSED_AT)
 
 
 def expect_move_words(spec: Tiny, data: Data) -> NDArray:
@@ -217,6 +223,10 @@ COUNTS: dict[str, dict[str, Any]] = {
     "store_outer_points": {
         "fp32_flops": 2 * 4 * 32,
         "global_written_bytes": {"w": 4 * 7 * 6, "out": 4 * 3 * 32},
+    },
+    "pass_outer_points": {
+        "fp32_flops": 3 * 2 * 4 * 32,
+        "global_written_bytes": {"f": 8 * 7 * 6, "w": 4 * 7 * 6, "out": 4 * 3 * 32},
     },
     "move_words": {"shared_read_bytes": 3 * 128, "bank_conflicts": 0},
     "load_matrices_across": {

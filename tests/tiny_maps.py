@@ -22,7 +22,7 @@ __all__ = ["SIGNATURE", "build", "data_for", "min_blocks"]
 BUILDERS: dict[str, Callable[[Any], Callable]] = {}
 VOCABULARY = "layers"
 KERNELS: dict[str, Tiny] = {}
-WORDS_AT = 2048
+WORDS_AT, PASSED_AT = 2048, 1024
 ROW, COLUMN, BASE = -3, -4, 40
 """Where the window of lane 0 begins, and the image's first element."""
 DOWN, ACROSS = 2, 3
@@ -169,6 +169,25 @@ def store_outer_points(tile: Any) -> Callable:
         store(w, WORDS_AT + 9 * (l >> 3) + (l & 3), 9, n - (l >> 3), 6 - (l & 3), c)
         sync()
         put(out, 0, 0, 2 * l, 0, 0, 0, back(w, WORDS_AT + l, 32))
+
+    return kernel
+
+
+@tiny("pass_outer_points", n=7)
+def pass_outer_points(tile: Any) -> Callable:
+    """As `store_outer_points`, once to sums in ``f``, and once more from there to words."""
+    lane, load, put, cast = tile.lane, tile.load_global(8, 4), _put(tile, 3), tile.as_floats(8)
+    store, back, sync = tile.pass_outer_points(2, 2), tile.load_global(3, 1), tile.warp_sync
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        c = cast(load(w, 4 * l, 128))
+        at = 9 * (l >> 3) + (l & 3)
+        store(w, f, PASSED_AT + at, 9, n - (l >> 3), 6 - (l & 3), 1, 0, c)
+        sync()
+        store(w, f, PASSED_AT + at, 9, n - (l >> 3), 6 - (l & 3), 0, 1, c)
+        sync()
+        put(out, 0, 0, 2 * l, 0, 0, 0, back(w, PASSED_AT + l, 32))
 
     return kernel
 

@@ -111,9 +111,10 @@ class CpuFloat:
         live: int | None = None,
         wanted: int | None = None,
         double: bool = False,
+        skew: str = "",
     ) -> Callable:
         """Transforms of ``points`` points, ``groups`` of them, in the type that comes."""
-        program = dft_program(points, inverse=inverse, live=live, wanted=wanted)
+        program = dft_program(points, inverse=inverse, live=live, wanted=wanted, skew=skew)
         given, kept = live or points, wanted or points
 
         def transform(x: Fragment) -> Fragment:

@@ -144,21 +144,41 @@ class CpuMaps:
 
     def store_outer_points(self, row_groups: int, column_tiles: int) -> Callable:
         """Points conj(g) x from products of their parts."""
-        pack = self.pack_points(row_groups * column_tiles)
-        even = (np.arange(WARP) & 4) == 0
+        pass_points = self.pass_outer_points(row_groups, column_tiles)
 
         def put(target: Buffer, at: Any, stride: Any, rows: Any, columns: Any, c: Fragment) -> None:
-            pairs = c.reshape(row_groups * column_tiles, 2, WARP)
+            pass_points(target, target, at, stride, rows, columns, True, True, c)
+
+        return put
+
+    def pass_outer_points(self, row_groups: int, column_tiles: int) -> Callable:
+        """The same, added to what was passed on, and passed on or rounded."""
+        pack = self.pack_points(1)
+        even = (np.arange(WARP) & 4) == 0
+
+        def put(target: Buffer, sums: Buffer, at: Any, stride: Any, *rest: Any) -> None:
+            rows, columns, first, last, c = rest
+            pairs = c.reshape(row_groups, column_tiles, 2, WARP)
             others = pairs[..., np.arange(WARP) ^ 4]
             with np.errstate(over="ignore", invalid="ignore"):
-                real, imaginary = pairs[:, 0] + others[:, 1], pairs[:, 1] - others[:, 0]
-            self.machine.counters.fp32_flops += 2 * real.size
-            words = pack(np.concatenate([real, imaginary])).reshape(row_groups, column_tiles, WARP)
+                points = np.stack(
+                    [pairs[:, :, 0] + others[:, :, 1], pairs[:, :, 1] - others[:, :, 0]], axis=2
+                )
+            self.machine.counters.fp32_flops += points.size * (1 if first else 2)
             for y in range(row_groups):
                 for n in range(column_tiles):
                     keep = even & (_lanes(rows) > 4 * y) & (_lanes(columns) > 4 * n)
                     where = (_lanes(at) + 4 * y * int(stride) + 4 * n)[keep]
-                    self._put_points(target, where, 1, words[y, n][None, keep])
+                    values = points[y, n][:, keep]
+                    if not first:
+                        sums.check(2 * where, 2)
+                        self.machine.counters.add_bytes("global_read_bytes", sums.name, 8 * where.size)
+                        values = values + sums.data[2 * where + np.arange(2)[:, None]]
+                    if last:
+                        self._put_points(target, where, 1, pack(values))
+                    else:
+                        for part in range(2):
+                            self._put(sums, 2 * where + part, values[part])
 
         return put
 

@@ -6,6 +6,7 @@ from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_bins import CpuBins
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
+from kernels_numba.tile.cpu_float_maps import CpuFloatMaps
 from kernels_numba.tile.cpu_group_sums import CpuGroupSums
 from kernels_numba.tile.cpu_lines import CpuLines
 from kernels_numba.tile.cpu_maps import CpuMaps
@@ -34,6 +35,10 @@ class CpuLayers(CpuMaps, CpuProducts, CpuStreams, CpuTile):
     """For convolution layers in two dimensions."""
 
 
+class CpuFloatLayers(CpuFloatMaps, CpuFloat, CpuProducts, CpuStreams, CpuTile):
+    """For convolution layers in two dimensions in fp32."""
+
+
 class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
     """For attention and softmax."""
 
@@ -55,6 +60,7 @@ VOCABULARIES: dict[str, type[CpuTile]] = {
     "outer": CpuOuter,
     "probe": CpuProbe,
     "layers": CpuLayers,
+    "float-layers": CpuFloatLayers,
 }
 
 

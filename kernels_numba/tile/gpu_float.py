@@ -231,12 +231,14 @@ class GpuFloat:
         live: int | None = None,
         wanted: int | None = None,
         double: bool = False,
+        skew: str = "",
     ) -> Any:
         """Transforms of ``points`` points, ``groups`` of them: ``op(x)``; in float64 if ``double``.
 
         Of each group only the first ``live`` points come (the others are zero), only the first ``wanted`` are made.
+        ``skew``: see `dft_program`.
         """
-        program = dft_program(points, inverse=inverse, live=live, wanted=wanted)
+        program = dft_program(points, inverse=inverse, live=live, wanted=wanted, skew=skew)
         given, kept = live or points, wanted or points
 
         @intrinsic

@@ -5,6 +5,7 @@ A *point* is a complex number in one 32-bit word, its real part in the low half.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -268,36 +269,61 @@ class GpuMaps:
         ``c`` is float32 by row group: rows 2 i and 2 i + 1 are the real and the imaginary part of g[i], columns alike
         of x[j]. Even groups of lanes store points [4 y + g / 2, 4 n + t] where ``4 y < rows`` and ``4 n < columns``.
         """
-        count = 2 * row_groups * column_tiles
+        store = "{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b32 [$0], $1;}"
 
         @intrinsic
         def put(typing_context, target, at, stride, rows, columns, c):
             signature = types.void(target, *[types.int64] * 4, c)
 
             def codegen(context, builder, signature, args):
-                pointer, at, stride, rows, columns, value = args
-                values = unpack(builder, value, count)
-                thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
-                odd = builder.and_(thread, ir.Constant(I32, 4))
-                even = builder.icmp_unsigned("==", odd, ir.Constant(I32, 0))
-                step = builder.mul(stride, ir.Constant(I64, 4))
-                text = "shfl.sync.bfly.b32 $0, $1, 4, 31, 0xffffffff;"
-                for y in range(row_groups):
-                    inside = builder.and_(even, builder.icmp_signed(">", rows, ir.Constant(I64, 4 * y)))
+                pointer, *place, value = args
+                for at, ok, re, im in _outer_points(builder, value, row_groups, column_tiles, *place):
                     address = global_pointer(builder, pointer, at, I32)
-                    for n in range(column_tiles):
-                        low, high = values[2 * (y * column_tiles + n) :][:2]
-                        other_low, other_high = (
-                            asm(builder, F32, [x], text, "=f,f", convergent=True) for x in (low, high)
-                        )
-                        word = self.round_pair(
-                            builder, builder.fadd(low, other_high), builder.fsub(high, other_low)
-                        )
-                        here = builder.icmp_signed(">", columns, ir.Constant(I64, 4 * n))
-                        ok = builder.zext(builder.and_(inside, here), I32)
-                        store = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b32 [$0+{16 * n}], $1;}}"
-                        asm(builder, VOID, [address, word, ok], store, "l,r,r,~{memory}", effect=True)
-                    at = builder.add(at, step)
+                    word = self.round_pair(builder, re, im)
+                    asm(builder, VOID, [address, word, ok], store, "l,r,r,~{memory}", effect=True)
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return put
+
+    def pass_outer_points(self, row_groups: int, column_tiles: int) -> Any:
+        """As `store_outer_points`, for sums in parts: ``op(target, sums, at, stride, rows, columns, first, last, c)``.
+
+        What a launch before left in ``sums``, points of two float32 in the same places, is added unless ``first``; the
+        result goes there, or if ``last``, rounded, to ``target``.
+        """
+        load = (
+            "{.reg .pred p; setp.ne.b32 p, $3, 0; mov.b32 $0, 0; mov.b32 $1, 0; "
+            "@p ld.global.v2.f32 {$0, $1}, [$2];}"
+        )
+        keep = "{.reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.v2.f32 [$0], {$1, $2};}"
+        store = "{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b32 [$0], $1;}"
+
+        @intrinsic
+        def put(typing_context, target, sums, at, stride, rows, columns, first, last, c):
+            signature = types.void(target, sums, *[types.int64] * 6, c)
+
+            def codegen(context, builder, signature, args):
+                pointer, partial, *place, first, last, value = args
+                more, going = (builder.icmp_signed("==", x, ir.Constant(I64, 0)) for x in (first, last))
+                more, going, ending = (builder.zext(x, I32) for x in (more, going, builder.not_(going)))
+                for at, ok, re, im in _outer_points(builder, value, row_groups, column_tiles, *place):
+                    there = global_pointer(builder, partial, builder.shl(at, ir.Constant(I64, 1)), F32)
+                    operands = [there, builder.and_(ok, more)]
+                    two = ir.LiteralStructType([F32, F32])
+                    found = asm(builder, two, operands, load, "=&f,=&f,l,r,~{memory}", effect=True)
+                    re, im = (
+                        builder.fadd(x, y) for x, y in zip((re, im), unpack(builder, found, 2), strict=True)
+                    )
+                    operands = [there, re, im, builder.and_(ok, going)]
+                    asm(builder, VOID, operands, keep, "l,f,f,r,~{memory}", effect=True)
+                    address, word = (
+                        global_pointer(builder, pointer, at, I32),
+                        self.round_pair(builder, re, im),
+                    )
+                    operands = [address, word, builder.and_(ok, ending)]
+                    asm(builder, VOID, operands, store, "l,r,r,~{memory}", effect=True)
                 return context.get_dummy_value()
 
             return signature, codegen
@@ -388,3 +414,33 @@ def _inside(builder: Any, at: Any, limit: Any, step: Any, spread: bool) -> tuple
     place = builder.udiv(narrow, step)
     whole = builder.icmp_unsigned("==", builder.mul(place, step), narrow)
     return builder.zext(place, I64), builder.and_(whole, builder.icmp_unsigned("<", narrow, most))
+
+
+def _outer_points(
+    builder: Any,
+    value: Any,
+    row_groups: int,
+    column_tiles: int,
+    at: Any,
+    stride: Any,
+    rows: Any,
+    columns: Any,
+) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Place, whether this lane has it (32 bits), real and imaginary part of points from products of their parts."""
+    values = unpack(builder, value, 2 * row_groups * column_tiles)
+    thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
+    even = builder.icmp_unsigned("==", builder.and_(thread, ir.Constant(I32, 4)), ir.Constant(I32, 0))
+    step = builder.mul(stride, ir.Constant(I64, 4))
+    text = "shfl.sync.bfly.b32 $0, $1, 4, 31, 0xffffffff;"
+    for y in range(row_groups):
+        inside = builder.and_(even, builder.icmp_signed(">", rows, ir.Constant(I64, 4 * y)))
+        for n in range(column_tiles):
+            low, high = values[2 * (y * column_tiles + n) :][:2]
+            other_low, other_high = (
+                asm(builder, F32, [x], text, "=f,f", convergent=True) for x in (low, high)
+            )
+            here = builder.icmp_signed(">", columns, ir.Constant(I64, 4 * n))
+            ok = builder.zext(builder.and_(inside, here), I32)
+            place = builder.add(at, ir.Constant(I64, 4 * n))
+            yield place, ok, builder.fadd(low, other_high), builder.fsub(high, other_low)
+        at = builder.add(at, step)

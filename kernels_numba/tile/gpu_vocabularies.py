@@ -13,6 +13,7 @@ from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_bins import GpuBins
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
+from kernels_numba.tile.gpu_float_maps import GpuFloatMaps
 from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_maps import GpuMaps
@@ -40,6 +41,10 @@ class GpuLayers(GpuMaps, GpuProducts, GpuStreams, GpuTile):
     """For convolution layers in two dimensions."""
 
 
+class GpuFloatLayers(GpuFloatMaps, GpuFloat, GpuProducts, GpuStreams, GpuTile):
+    """For convolution layers in two dimensions in fp32."""
+
+
 class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
     """For attention and softmax."""
 
@@ -61,6 +66,7 @@ VOCABULARIES: dict[str, type[GpuTile]] = {
     "outer": GpuOuter,
     "probe": GpuProbe,
     "layers": GpuLayers,
+    "float-layers": GpuFloatLayers,
 }
 
 

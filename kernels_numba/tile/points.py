@@ -158,18 +158,29 @@ class _Writer:
 
 @cache
 def dft_program(
-    points: int, *, inverse: bool = False, live: int | None = None, wanted: int | None = None
+    points: int,
+    *,
+    inverse: bool = False,
+    live: int | None = None,
+    wanted: int | None = None,
+    skew: str = "",
 ) -> Program:
     """The transform of ``points`` points, of which the first ``live`` are not zero and the first ``wanted`` wanted.
 
-    Inputs are the live real parts, then the live imaginary parts; outputs likewise, in natural order.
+    Inputs are the live real parts, then the live imaginary parts; outputs likewise, in natural order. ``skew``: the
+    inputs ("in") or the outputs ("out") are turned by e^(-2 pi i j / (4 points)), j their number, or, for the inverse
+    transform, by its conjugate.
     """
     live, wanted = live or points, wanted or points
     writer = _Writer(2 * live)
     given: list[Point] = [(i, live + i) if i < live else (None, None) for i in range(points)]
     if inverse:
         given = [(im, re) for re, im in given]
+    if skew == "in":
+        given = [writer.turn(x, 2 * j / points) for j, x in enumerate(given)]
     out = writer.dft(given)
+    if skew == "out":
+        out = [writer.turn(x, 2 * j / points) for j, x in enumerate(out)]
     if inverse:
         out = [(im, re) for re, im in out]
     kept = [p[part] for part in range(2) for p in out[:wanted]]
@@ -190,3 +201,12 @@ def _pruned(inputs: int, steps: list[Step], outputs: list[int]) -> Program:
             kept.append(Step(step.kind, number[step.a], b, step.constant))
             number[inputs + i] = inputs + len(kept) - 1
     return Program(inputs, tuple(kept), tuple(number[v] for v in outputs))
+
+
+PRODUCT_TERMS: dict[str, tuple[tuple[int, int, bool], ...]] = {
+    "": ((0, 0, False), (1, 1, True), (0, 1, False), (1, 0, False)),
+    "left": ((0, 0, False), (1, 1, False), (0, 1, False), (1, 0, True)),
+    "right": ((0, 0, False), (1, 1, False), (1, 0, False), (0, 1, True)),
+}
+"""Products a b of points, by the factor that is conjugated ("": none): parts of a and of b that are multiplied, and
+whether the product is subtracted; two terms of the real part, then two of the imaginary part."""

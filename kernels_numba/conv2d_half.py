@@ -1,0 +1,155 @@
+"""The launches of a pass in half precision, on tensor cores: transforms, products of spectra, transforms back.
+
+Each function makes one launch of a `conv2d_plan.Plan`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernels_numba import map_inverse, map_operands, map_transform, spectral_gradient, spectral_product
+from kernels_numba.conv2d_geometry import Pair
+from kernels_numba.conv2d_steps import Constants, Ref, Source, Step, Target, padded
+
+if TYPE_CHECKING:
+    from kernels_numba.conv2d_plan import Plan
+
+BLOCK_BYTES = 113 * 1024
+"""Shared memory of a block of transforms, where the least number of channels allows: two blocks on an SM of 227 KiB."""
+PRODUCT_COLUMNS: dict[int, tuple[Pair, ...]] = {
+    16: ((96, 48), (64, 32), (32, 16)),
+    32: ((96, 48), (64, 32), (32, 16)),
+    64: ((96, 48), (64, 32), (32, 32), (16, 16)),
+}
+"""By rows of a block's tile of a product, columns of it and of a warp's; two warps at least."""
+
+
+def _channels(plan: Plan, slots: int, constant_words: int) -> int:
+    """Maps of a block of transforms."""
+    found = 32
+    while found > 4 and (
+        4 * (constant_words + plan.points * (found + 1)) > min(BLOCK_BYTES, plan.shared_limit)
+        or found >= 2 * slots
+    ):
+        found //= 2
+    return found
+
+
+def _blocks(plan: Plan, halves: int) -> int:
+    """Blocks of eight warps per SM that the compiler leaves registers for; a few spills weigh less than one."""
+    if plan.tile[0] * plan.tile[1] > 1024:
+        return 1
+    return 3 if halves > 1 else 2
+
+
+def transform(plan: Plan, source: Source, target: str, aligned: int, first_image: int) -> Step:
+    """Transform an operand, or the part of it that a part of the filter sees, into spectrum ``target``."""
+    (rows, columns), width, tiles_across = plan.tile, source.shape[1], source.tiles[1]
+    spread = source.spread != (1, 1)
+    step = (plan.down.step, plan.across.step)
+    halves = 8
+    seen_rows, seen_columns = (
+        min(-(-min(n, s - first) // 16) * 16, size)
+        for n, s, first, size in zip(source.extent, source.dense, source.first, plan.tile, strict=True)
+    )
+    places = [source.pitch, source.channel_stride, source.first[1], seen_columns // 4, source.extent[1]]
+    places += [source.offset, width]
+    places += [step[1]] if tiles_across > 1 else []
+    while halves > 1 and (halves > aligned or any(p % halves for p in places)):
+        halves //= 2
+    halves = 1 if spread else halves
+    channels = _channels(plan, source.slots, (rows * seen_rows + columns * seen_columns) // 2)
+    spec = map_transform.Spec(
+        rows, columns, plan.dtype, seen_rows, seen_columns, halves, spread, channels,
+        warps=min(8, channels), blocks=_blocks(plan, halves),
+    )  # fmt: skip
+    key = (rows, columns, (seen_rows, seen_columns), spec.slices, source.kind, plan.dtype)
+    blocks = -(-source.slots // channels)
+    values = dict(
+        source.values(step, first_image, blocks),
+        words=Constants(map_operands.forward, key),
+        spectrum=Ref(target, source.first_slot),
+    )
+    return Step(map_transform, spec, source.rows * blocks, values)
+
+
+def product(plan: Plan, images: int) -> Step:
+    """Multiply the spectra at every frequency, over channels."""
+    g = plan.geometry
+    m = images * plan.tiles
+    n, k, rows_of_w = plan.contraction
+    rows = next((r for r in PRODUCT_COLUMNS if m <= r), max(PRODUCT_COLUMNS))
+    columns, warp_columns = min(PRODUCT_COLUMNS[rows], key=lambda c: (-(-n // c[0]) * c[0], -c[0]))
+    conjugate = plan.which == "forward"
+    spec = spectral_product.Spec(
+        plan.dtype, conjugate, rows, columns, warp_rows=min(rows, 32), warp_columns=warp_columns
+    )
+    row_blocks, column_blocks = -(-m // spec.rows), -(-n // columns)
+    values = dict(
+        x=Ref("A"), w=Ref("B"), y=Ref("P"), m=m, n=n, k=2 * k, groups=g.groups,
+        row_blocks=row_blocks, column_blocks=column_blocks,
+        x_stride=2 * g.groups * k, w_stride=2 * k, y_stride=g.groups * padded(n),
+        x_group=2 * k, w_group=2 * n * k, y_group=padded(n),
+        x_frequency=2 * m * g.groups * k, w_frequency=2 * rows_of_w * k,
+        y_frequency=m * g.groups * padded(n),
+    )  # fmt: skip
+    return Step(spectral_product, spec, plan.points * g.groups * row_blocks * column_blocks, values)
+
+
+def gradient_sums(plan: Plan) -> int:
+    """Float32 sums that a group of images leaves to the next, of one part of the filter."""
+    if plan.which != "weight_gradient" or plan.batches == 1:
+        return 0
+    return 2 * plan.points * plan.geometry.w_shape[0] * padded(plan.geometry.inputs)
+
+
+def product_over_images(plan: Plan, images: int, part: int, *, first: bool, last: bool) -> Step:
+    """Multiply the spectra at every frequency, over images and tiles, for one part of the filter."""
+    g = plan.geometry
+    inputs, outputs = padded(g.inputs), padded(g.outputs)
+    m, all_inputs = images * plan.tiles, plan.part_count * inputs
+    sizes = sorted({rows for rows, _ in spectral_gradient.LAYOUTS})
+    rows, columns = (
+        min(sizes, key=lambda size: (-(-n // size) * size, -size)) for n in (g.outputs, g.inputs)
+    )
+    spec = spectral_gradient.Spec(plan.dtype, rows, columns, partial=plan.batches > 1)
+    row_blocks, column_blocks = -(-g.outputs // rows), -(-g.inputs // columns)
+    values = dict(
+        g=Ref("A"), x=Ref("B", 2 * part * inputs), y=Ref("P", part * plan.points * g.w_shape[0] * inputs),
+        sums=Ref("S", part * gradient_sums(plan)) if spec.partial else Ref("P"),
+        m=m, rows=g.outputs, columns=g.inputs, groups=g.groups,
+        row_blocks=row_blocks, column_blocks=column_blocks,
+        g_stride=2 * g.groups * outputs, x_stride=2 * g.groups * all_inputs, y_stride=inputs,
+        g_group=2 * outputs, x_group=2 * all_inputs, y_group=g.outputs * inputs,
+        g_frequency=2 * m * g.groups * outputs, x_frequency=2 * m * g.groups * all_inputs,
+        y_frequency=g.w_shape[0] * inputs, first=int(first), last=int(last),
+    )  # fmt: skip
+    return Step(spectral_gradient, spec, plan.points * g.groups * row_blocks * column_blocks, values)
+
+
+def inverse(plan: Plan, target: Target, aligned: int, first_image: int) -> Step:
+    """Transform the product back, into images or a part of the filters."""
+    rows, columns = plan.tile
+    step, skip = target.step, target.skip
+    wanted_rows, wanted_columns = -(-step[0] // 16) * 16, -(-step[1] // 8) * 8
+    if columns % 32 or rows * wanted_columns > map_transform.MOST_REGISTERS:
+        wanted_columns = -(-step[1] // 16) * 16
+    apart = target.spread != (1, 1)
+    places = [target.pitch, target.channel_stride, target.offset] + ([step[1]] if target.tiles[1] > 1 else [])
+    places += [target.shape[1]]
+    halves = 2 if aligned >= 2 and not apart and not any(p % 2 for p in places) else 1
+    constants = (rows * wanted_rows + columns * wanted_columns) // 2
+    per_block = _channels(plan, target.slots, constants)
+    spec = map_inverse.Spec(
+        rows, columns, plan.dtype, wanted_rows, wanted_columns, halves, apart, per_block,
+        warps=min(8, per_block), blocks=_blocks(plan, 2),
+    )  # fmt: skip
+    key = (rows, columns, spec.slices, (wanted_rows, wanted_columns), skip, plan.dtype)
+    blocks = -(-target.slots // per_block)
+    values = dict(
+        target.values(first_image, blocks),
+        spectrum=Ref("P", 2 * target.first_point),
+        words=Constants(map_operands.inverse, key),
+        factor=map_operands.result_scale(*plan.tile, plan.kinds, plan.dtype),
+    )
+    return Step(map_inverse, spec, target.maps * blocks, values)

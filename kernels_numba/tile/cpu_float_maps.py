@@ -1,0 +1,148 @@
+"""The CPU body's operations on maps of float32; see `gpu_float_maps.py` for what each does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.tile.cpu_float import fma
+from kernels_numba.tile.cpu_maps import _inside
+from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.layout import WARP
+from kernels_numba.tile.machine import Buffer, Machine
+from kernels_numba.tile.points import PRODUCT_TERMS
+
+
+class CpuFloatMaps:
+    """Operations on maps of float32; :class:`kernels_numba.tile.cpu_vocabularies.CpuFloatLayers` inherits them."""
+
+    machine: Machine
+
+    def _read(self, source: Buffer, where: NDArray, width: int) -> NDArray:
+        """[width, places]."""
+        source.check(where, width)
+        self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * width * where.size)
+        return source.data[where[None] + np.arange(width)[:, None]]
+
+    def _write(self, target: Buffer, where: NDArray, values: NDArray) -> None:
+        target.check(where, len(values))
+        for i, part in enumerate(values):
+            target.data[where + i] = part
+        self.machine.counters.add_bytes("global_written_bytes", target.name, 4 * len(values) * where.size)
+
+    def load_map_columns(self, rows: int, second: int, *, spread: bool = False) -> Callable:
+        """Two columns of an image as points."""
+
+        def load(source: Buffer, base: Any, pitch: Any, *window: Any) -> Fragment:
+            out = np.zeros((2, rows, WARP), np.float32)
+            for part, i, where, keep in _map_places(base, pitch, window, rows, second, spread):
+                out[part, i, keep] = self._read(source, where, 1)[0]
+            return out.reshape(2 * rows, WARP)
+
+        return load
+
+    def store_map_columns(self, rows: int, second: int, *, spread: bool = False) -> Callable:
+        """The reverse, times a factor; what lies before the image stands for what is a period on."""
+
+        def put(target: Buffer, base: Any, pitch: Any, *rest: Any) -> None:
+            *window, factor, x = rest
+            before = (_lanes(window[1]) + second * np.arange(2)[:, None] < 0) & (not spread)
+            sign = np.where(before, -np.float32(factor), np.float32(factor))
+            self.machine.counters.fp32_flops += x.size
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                values = x.reshape(2, rows, WARP) * sign[:, None]
+            for part, i, where, keep in _map_places(
+                base, pitch, window, rows, second, spread, wrap=not spread
+            ):
+                self._write(target, where, values[part, i, keep][None])
+
+        return put
+
+    def load_far_points(self, count: int) -> Callable:
+        """Points a stride apart, zeros where not valid."""
+
+        def load(source: Buffer, at: Any, stride: Any, valid: Any) -> Fragment:
+            out = np.zeros((2, count, WARP), np.float32)
+            keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
+            for i in range(count):
+                out[:, i, keep] = self._read(source, 2 * (_lanes(at) + i * int(stride))[keep], 2)
+            return out.reshape(2 * count, WARP)
+
+        return load
+
+    def store_far_points(self, count: int) -> Callable:
+        """The reverse."""
+
+        def put(target: Buffer, at: Any, stride: Any, valid: Any, x: Fragment) -> None:
+            values = x.reshape(2, count, WARP)
+            keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
+            for i in range(count):
+                self._write(target, 2 * (_lanes(at) + i * int(stride))[keep], values[:, i, keep])
+
+        return put
+
+    # ---- matrices of points --------------------------------------------------------------------------------
+    def add_point_products(self, rows: int, columns: int, steps: int, *, conjugate: str) -> Callable:
+        """Each lane's own products of points, added one after the other."""
+
+        def product(c: Fragment, a: Fragment, b: Fragment) -> Fragment:
+            self.machine.counters.fp32_flops += 8 * rows * columns * steps * WARP
+            sums = c.reshape(rows, columns, 2, WARP).copy()
+            left = np.ascontiguousarray(a).view(np.float32).reshape(rows, 1, steps, 2, WARP)
+            right = np.ascontiguousarray(b).view(np.float32).reshape(1, columns, steps, 2, WARP)
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                for k in range(steps):
+                    for term, (p, q, minus) in enumerate(PRODUCT_TERMS[conjugate]):
+                        x, y = left[:, :, k, p], right[:, :, k, q]
+                        sums[:, :, term // 2] = fma(-x if minus else x, y, sums[:, :, term // 2])
+            return sums.reshape(-1, WARP)
+
+        return product
+
+    def store_point_tile(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> Callable:
+        """A lane's part of a matrix of points."""
+
+        def put(target: Buffer, at: Any, stride: Any, row_limit: Any, column_limit: Any, c: Fragment) -> None:
+            values = c.reshape(len(rows), len(columns), 2, WARP)
+            for i, j, where, keep in _tile_places(at, stride, row_limit, column_limit, rows, columns):
+                self._write(target, where, values[i, j][:, keep])
+
+        return put
+
+    def load_point_tile(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> Callable:
+        """What was stored so; zeros beyond the limits."""
+
+        def load(source: Buffer, at: Any, stride: Any, row_limit: Any, column_limit: Any) -> Fragment:
+            out = np.zeros((len(rows), len(columns), 2, WARP), np.float32)
+            for i, j, where, keep in _tile_places(at, stride, row_limit, column_limit, rows, columns):
+                out[i, j][:, keep] = self._read(source, where, 2)
+            return out.reshape(-1, WARP)
+
+        return load
+
+
+def _map_places(
+    base: Any, pitch: Any, window: Any, rows: int, second: int, spread: bool, *, wrap: bool = False
+) -> Iterator[tuple[int, int, NDArray, NDArray]]:
+    """Part, row, elements and lanes of the samples of two columns that are in the image."""
+    row, column, height, width, down, across = window
+    for part in range(2 if second else 1):
+        x = _lanes(column) + part * second
+        place, here = _inside(np.where(x < 0, x + 2 * second, x) if wrap else x, width, across, spread)
+        for i in range(rows):
+            y = _lanes(row) + i
+            at, inside = _inside(np.where(y < 0, y + rows, y) if wrap else y, height, down, spread)
+            keep = inside & here
+            yield part, i, (_lanes(base) + at * int(pitch) + place)[keep], keep
+
+
+def _tile_places(
+    at: Any, stride: Any, row_limit: Any, column_limit: Any, rows: tuple[int, ...], columns: tuple[int, ...]
+) -> Iterator[tuple[int, int, NDArray, NDArray]]:
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            keep = (_lanes(row_limit) > row) & (_lanes(column_limit) > column)
+            yield i, j, 2 * (_lanes(at) + row * int(stride) + column)[keep], keep
