@@ -11,7 +11,9 @@ Mathieu, Henaff and LeCun (arXiv 1312.5851) count, with transforms reused,
 
 operations against S f f' (n - k + 1)^2 k^2 multiply-adds of the direct sum. Operations alone make the FFT win nearly
 everywhere. The spectra decide: a map of n x n has 8 n (n/2 + 1) bytes of them, for each of S f + f f' + S f' maps, and
-with a transposition between transforms and products each crosses memory four times. `published` counts both;
+with a transposition between transforms and products each crosses memory four times, and six where a transform takes two
+passes: fbfft transforms maps of up to 32 x 32 in one kernel, larger ones in two halves with the half-transformed maps in
+device memory between them (fbcuda, ``fbfft/FBFFT2D-inl.cuh``). `published` counts all that;
 `TITAN_X` is the GPU of convnet-benchmarks (S. Chintala, 2015), whose layers `PUBLISHED` has with the times of fbfft
 (Vasilache et al., arXiv 1412.7580) and cuDNN R2.
 """
@@ -172,10 +174,22 @@ class FloatRates:
     direct: float
 
 
-TITAN_X = FloatRates(memory=0.4 * 336.5e9, flops=0.7 * 6.14e12, direct=0.6 * 6.14e12)
-"""Data sheet times what transforms and transpositions, products and direct convolutions reached in those years."""
-CROSSINGS = 4
-"""Of a spectrum through memory: written, transposed (read and written), and read."""
+TITAN_X_BANDWIDTH, TITAN_X_FLOPS = 336.5e9, 6.14e12
+TITAN_X = FloatRates(
+    memory=0.49 * TITAN_X_BANDWIDTH, flops=0.7 * TITAN_X_FLOPS, direct=0.6 * TITAN_X_FLOPS
+)
+"""Data sheet times what products and direct convolutions reached in those years; for memory, what fits
+(`memory_share`)."""
+ONE_PASS = 32
+"""Rows and columns of the largest map that fbfft transforms in one kernel."""
+
+
+def crossings(layer: Layer) -> int:
+    """How often a spectrum crosses memory: written, transposed (read and written), and read.
+
+    Where a transform takes two passes, it is written and read once more between them.
+    """
+    return 4 if layer.padded <= ONE_PASS else 6
 
 
 def published(layer: Layer, r: FloatRates = TITAN_X) -> tuple[float, float]:
@@ -187,9 +201,25 @@ def published(layer: Layer, r: FloatRates = TITAN_X) -> tuple[float, float]:
     ]
     transforms, products = layer.fft_flops
     total = sum(layer.maps) * spectrum
-    moved = (sum(stored) + (CROSSINGS - 1) * total) / r.memory
+    moved = (sum(stored) + (crossings(layer) - 1) * total) / r.memory
     seconds = max(moved, transforms / r.flops) + max(total / r.memory, products / r.flops)
     return 1e3 * seconds, 1e3 * layer.direct_flops / r.direct
+
+
+def memory_share(layers: tuple[Layer, ...] = PUBLISHED) -> float:
+    """The share of the Titan X's bandwidth that fits the published ratios of direct to FFT best, logarithms squared.
+
+    Ratios decide which way to go, and what makes both ways slower on a layer than any rate says cancels in them.
+    """
+
+    def misfit(share: float) -> float:
+        rates, total = replace(TITAN_X, memory=share * TITAN_X_BANDWIDTH), 0.0
+        for layer in layers:
+            fft, direct = published(layer, rates)
+            total += log2(direct / fft * layer.fft_ms / layer.direct_ms) ** 2
+        return total
+
+    return min((share / 100 for share in range(20, 100)), key=misfit)
 
 
 def by_operations(layer: Layer) -> float:
