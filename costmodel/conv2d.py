@@ -11,11 +11,11 @@ Mathieu, Henaff and LeCun (arXiv 1312.5851) count, with transforms reused,
 
 operations against S f f' (n - k + 1)^2 k^2 multiply-adds of the direct sum. Operations alone make the FFT win nearly
 everywhere. The spectra decide: a map of n x n has 8 n (n/2 + 1) bytes of them, for each of S f + f f' + S f' maps, and
-with a transposition between transforms and products each crosses memory four times, and six where a transform takes two
-passes: fbfft transforms maps of up to 32 x 32 in one kernel, larger ones in two halves with the half-transformed maps in
-device memory between them (fbcuda, ``fbfft/FBFFT2D-inl.cuh``). `published` counts all that;
-`TITAN_X` is the GPU of convnet-benchmarks (S. Chintala, 2015), whose layers `PUBLISHED` has with the times of fbfft
-(Vasilache et al., arXiv 1412.7580) and cuDNN R2.
+with a transposition between transforms and products each crosses memory four times, and six where a transform takes
+two passes: fbfft transforms maps of up to 32 x 32 in one kernel, larger ones in two halves with the half-transformed
+maps in device memory between them (fbcuda, ``fbfft/FBFFT2D-inl.cuh``). `published` counts all that; `TITAN_X` is the
+GPU of convnet-benchmarks (S. Chintala, 2015), whose layers `PUBLISHED` has with the times of fbfft (Vasilache et al.,
+arXiv 1412.7580) and cuDNN R2.
 """
 
 from __future__ import annotations
@@ -175,9 +175,7 @@ class FloatRates:
 
 
 TITAN_X_BANDWIDTH, TITAN_X_FLOPS = 336.5e9, 6.14e12
-TITAN_X = FloatRates(
-    memory=0.49 * TITAN_X_BANDWIDTH, flops=0.7 * TITAN_X_FLOPS, direct=0.6 * TITAN_X_FLOPS
-)
+TITAN_X = FloatRates(memory=0.49 * TITAN_X_BANDWIDTH, flops=0.7 * TITAN_X_FLOPS, direct=0.6 * TITAN_X_FLOPS)
 """Data sheet times what products and direct convolutions reached in those years; for memory, what fits
 (`memory_share`)."""
 ONE_PASS = 32

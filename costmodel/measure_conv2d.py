@@ -2,9 +2,9 @@
 
 Providers of a case: ``ours`` by FFT in the tiles that the model chooses, with all transforms inside; for the gradient
 of the weights also ``ours:kept``, with the spectrum of x that the forward pass kept; ``cudnn`` through PyTorch with
-``benchmark = True``, and ``cudnn:channels-last``, where all arrays lie that way. No padding, stride 1. Passes: fprop,
-bprop (gradient of the input) and accgrad (gradient of the weights). Errors are against float64, of eight images, or of
-eight outputs' weights.
+``benchmark = True``, and ``cudnn:channels-last``, where all arrays lie that way (in fp32 without TF32). No padding,
+stride 1. Passes: fprop, bprop (gradient of the input) and accgrad (gradient of the weights). Errors are against
+float64, of eight images, or of eight outputs' weights. Rows ``:host-call`` have the host's time of a call instead.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from costmodel import measurements, render
 from costmodel.compiled import compile_together
 from costmodel.conv2d import PASSES
 from costmodel.errors import MeasurementError
+from costmodel.host_cost import host_times
 from costmodel.measure import commit, need_torch, time_calls
 from costmodel.measurements import Row
 
@@ -84,7 +85,14 @@ class Case:
     @property
     def bytes_min(self) -> int:
         """All three arrays, once each."""
-        return 2 * sum(math.prod(shape) for shape in self.shapes.values())
+        return (4 if self.dtype == "fp32" else 2) * sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def terms(self) -> int:
+        """Terms of the direct sum of one result."""
+        if self.which == "weight_gradient":
+            return self.batch * math.prod(self.shapes["dy"][2:])
+        return (self.inputs if self.which == "forward" else self.outputs) * self.taps**2
 
     @property
     def flops(self) -> int:
@@ -110,6 +118,13 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         yield Case(*layer, "accgrad")
     for name in PASSES:
         yield Case(*LAYERS[0], name, "bf16")
+    for layer in LAYERS:
+        for name in PASSES:
+            yield Case(*layer, name, "fp32")
+    for batch, inputs, outputs, size, taps in LAYERS[:1] + LAYERS[4:]:
+        for k in SWEEP[inputs]:
+            if k != taps:
+                yield Case(batch, inputs, outputs, size, k, "fprop", "fp32")
 
 
 def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
@@ -120,6 +135,7 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     """
     torch = need_torch()
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
     stamp = (datetime.date.today().isoformat(), commit())
     todo = list(cases(quick=quick))
     _compile(todo, torch)
@@ -133,6 +149,7 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
             f"[{number}/{len(todo)}, {time.perf_counter() - started:.0f} s] {case.name} {case.dtype}: "
             f"{done[0][0].median_us:.1f} us{others}; error {done[0][0].rel_err:.2e}"
         )
+    yield from host_rows(torch, stamp)
 
 
 def _compile(todo: Sequence[Case], torch: Any) -> None:
@@ -156,7 +173,12 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row,
     sets = max(2, min(MAX_SETS, math.ceil(2 * cache / case.bytes_min)))
     data = [_data(case, torch, seed) for seed in range(sets)]
     exact = _exact(case, data[0], torch)
-    plan, bound = plan_of(case), reference.conv2d_bound(case.dtype)
+    plan = plan_of(case)
+    products = plan.images * plan.tiles if case.which == "weight_gradient" else plan.contraction[1]
+    bound = reference.conv2d_bound(case.dtype, terms=products)
+    of_library = 2 * reference.unit_roundoff(case.dtype)
+    if case.dtype == "fp32":  # it may add up all terms one after the other, or transform
+        of_library = reference.conv2d_bound("fp32", terms=case.terms)
     rows, columns = plan.tile
     note = f"tiles {rows}x{columns}, {plan.tiles} an image, {plan.bytes / 1e6:.1f} MB of spectra; {sets} input sets"
 
@@ -181,11 +203,37 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row,
     for name, layout in (("cudnn", torch.contiguous_format), ("cudnn:channels-last", torch.channels_last)):
         calls = _library(case, data, torch, layout)
         text = f"cuDNN {torch.backends.cudnn.version()}, benchmark=True; {sets} input sets"
-        yield measured(name, calls, calls[0](), text, 2 * reference.unit_roundoff(case.dtype))
+        yield measured(name, calls, calls[0](), text, of_library)
+
+
+def host_rows(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
+    """What a call costs the host, of the first layer, beside the library's call and an elementwise operation."""
+    import reference
+
+    case = Case(*LAYERS[0], "fprop")
+    data = _data(case, torch, 0)
+    calls, result = _ours(case, [data], torch, kept=False)
+    exact = _exact(case, data, torch)
+    error = ((_part(case, result).double() - exact).norm() / exact.norm()).item()
+    bound = reference.conv2d_bound(case.dtype)
+    for name, function in (
+        ("ours:host-call", calls[0]),
+        ("cudnn:host-call", _library(case, [data], torch, torch.contiguous_format)[0]),
+        ("torch:host-elementwise", lambda: torch.mul(result, 2.0, out=result)),
+    ):
+        times = sorted(host_times(function, torch))
+        middle, low, high = (times[int(len(times) * part)] for part in (0.5, 0.2, 0.8))
+        note = "host time of one call, not GPU time" + ("; with out=" if name.startswith("ours") else "")
+        figures = (middle, low, high, len(times), case.bytes_min, case.flops)
+        yield (
+            Row(OP, case.name, "fp16", name, *figures, error if "ours" in name else 0.0, *stamp, note),
+            bound,
+        )
+        render.note(f"{name}: {middle:.1f} us on the host")
 
 
 def _data(case: Case, torch: Any, seed: int) -> dict[str, Any]:
-    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[case.dtype]
     generator = torch.Generator(device="cuda").manual_seed(seed)
     found = {
         name: torch.randn(shape, device="cuda", generator=generator) for name, shape in case.shapes.items()

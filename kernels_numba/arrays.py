@@ -160,20 +160,22 @@ class TorchAdapter(Adapter):
 
     def reader(self, example: Any) -> Callable[[Any], int]:
         place, shape, dtype = example.get_device(), example.shape, example.dtype
+        enabled = self.torch.is_grad_enabled
 
         def read(x: Any) -> int:
             if x.dtype is dtype and x.shape == shape and x.get_device() == place and x.is_contiguous():
-                return 0 if x.requires_grad else x.data_ptr()
+                return 0 if x.requires_grad and enabled() else x.data_ptr()
             return 0
 
         return read
 
     def strided_reader(self, example: Any) -> Callable[[Any], int]:
         place, shape, dtype, strides = example.get_device(), example.shape, example.dtype, example.stride()
+        enabled = self.torch.is_grad_enabled
 
         def read(x: Any) -> int:
             if x.dtype is dtype and x.shape == shape and x.get_device() == place and x.stride() == strides:
-                return 0 if x.requires_grad else x.data_ptr()
+                return 0 if x.requires_grad and enabled() else x.data_ptr()
             return 0
 
         return read

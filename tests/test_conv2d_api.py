@@ -1,6 +1,7 @@
 """conv2d and its gradients as a user calls them: arguments, errors, memory, kept spectra, the choice of a way."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -14,10 +15,12 @@ import reference
 from kernels_numba import (
     Conv2dSpectra,
     conv2d,
+    conv2d_calls,
     conv2d_input_gradient,
     conv2d_weight_gradient,
     explain_conv2d,
 )
+from kernels_numba.arrays import adapter_of
 from kernels_numba.conv2d_dispatch import plans, rates_for, seconds
 from kernels_numba.conv2d_geometry import Geometry
 from kernels_numba.conv2d_plan import PASSES
@@ -188,6 +191,54 @@ def test_explanations() -> None:
     assert explain_conv2d((128, 96, 32, 32), (96, 96, 7, 7), dtype="fp32").impl == "fft"
     nothing = explain_conv2d((1, 1, 99, 99), (1, 1, 65, 65), memory=1000)
     assert nothing.impl == "direct" and "memory: the spectra of this layer need" in str(nothing)
+
+
+def test_calls_that_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read addresses and launch; other kinds of arrays, and those that begin elsewhere, go the long way."""
+    x, w, out = data(2, 4, 9, 9), data(6, 4, 3, 3, seed=1), data(2, 6, 7, 7)
+    plan = explain_conv2d(x.shape, w.shape).plan
+    assert plan is not None
+    started: list[tuple[str, ...]] = []
+    steps = [
+        (lambda stream, *p, n=n: started.append((n, *p)), [(name, offset) for name, offset in refs], None)
+        for n, refs in (
+            ("transform", [("x", 0), ("A", 8)]),
+            ("inverse", [("P", 4), ("out", 2)]),
+            ("B", [("B", 0)]),
+        )
+    ]
+    monkeypatch.setattr(conv2d_calls, "launches", lambda *_: SimpleNamespace(steps=steps))
+    adapter = adapter_of(x, "x")
+    monkeypatch.setattr(adapter, "stream", lambda index: 7)
+    spaces: list[np.ndarray] = []
+    make = adapter.empty_of
+
+    def empty(a: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        spaces.append(make(a, shape))
+        return spaces[-1]
+
+    monkeypatch.setattr(adapter, "empty_of", empty)
+    call = conv2d_calls.Repeated(plan, {"x": x, "w": w}, out, adapter, 0)
+    whole = all(a.ctypes.data % 16 == 0 for a in (x, w, out))
+    assert (call(x, w, out) is out) == whole
+    if whole:
+        words, space = plan.words(plan.images), spaces[-1]
+        assert 2 * space.size == 4 * sum(words.values())
+        start = space.ctypes.data
+        assert started == [
+            ("transform", x.ctypes.data, start + 8),
+            ("inverse", start + 4 * (words["A"] + words["B"]) + 4, out.ctypes.data + 2),
+            ("B", start + 4 * words["A"]),
+        ]
+    assert call(x[:1], w, out) is None and call(x, w.astype(np.float32), out) is None
+    assert (
+        call(x, w, out[:, :, :, :6]) is None
+        and call(np.zeros((2, 4, 9, 18), np.float16)[..., ::2], w, out) is None
+    )
+    key = conv2d_calls.key_of("forward", x, w, (1, 0), None)
+    assert key != conv2d_calls.key_of("forward", x, w, (True, 0), None)
+    assert conv2d_calls.key_of("forward", [1.0], w, (1, 0), None) is None
+    assert conv2d_calls.again(None, x, w, None) is None and conv2d_calls.again(key, x, w, None) is None
 
 
 def test_front_door_is_exported() -> None:

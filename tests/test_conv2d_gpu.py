@@ -136,6 +136,28 @@ def test_pytorch_on_a_stream_in_a_graph_and_the_library() -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(captured, eager), which
+    # Calls that are made again, with other arrays, in the place of others, and from an odd address.
+    for call in calls.values():
+        for impl in ("fft", "direct", None):
+            assert torch.equal(call(impl), call(impl))
+    first, other = conv2d(x, w, impl="fft", **layer), torch.randn_like(x)
+    out = torch.full_like(first, float("nan"))
+    assert conv2d(x, w, impl="fft", out=out, **layer) is out and torch.equal(out, first)
+    shifted = torch.empty(x.numel() + 1, device="cuda", dtype=x.dtype)[1:].view(x.shape).copy_(x)
+    assert torch.equal(conv2d(shifted, w, impl="fft", **layer), first)
+    assert not torch.equal(conv2d(other, w, impl="fft", **layer), first)
+    assert conv2d(x, w, impl="direct", out=out, **layer) is out and not torch.equal(out, first)
+    # fp32 is fp32 by both ways, whatever is allowed elsewhere.
+    torch.backends.cudnn.allow_tf32 = True
+    single = [conv2d(x.float(), w.float(), impl=impl, **layer).double() for impl in ("fft", "direct")]
+    exact_y = torch.nn.functional.conv2d(x.double(), w.double(), padding=3)
+    assert all((y - exact_y).norm() < 1e-5 * exact_y.norm() for y in single)
+    assert torch.backends.cudnn.allow_tf32
+    weights = torch.nn.Parameter(w)
+    with torch.no_grad():
+        assert torch.equal(conv2d(x, weights, impl="fft", **layer), first)
+    with pytest.raises(TypeError, match="requires a gradient"):
+        conv2d(x, weights, impl="fft", **layer)
     with pytest.raises(TypeError, match="requires a gradient"):
         conv2d(x.clone().requires_grad_(), w)
     assert conv2d(x, w, padding="same").shape == (4, 24, 30, 31)

@@ -23,7 +23,9 @@ def test_published_layers_are_reproduced_in_ordering() -> None:
     times = [published(layer) for layer in PUBLISHED]
     order = sorted(range(5), key=lambda i: times[i][0])
     assert order == sorted(range(5), key=lambda i: PUBLISHED[i].fft_ms)
-    gains, found = ([d / f for f, d in pairs] for pairs in (((x.fft_ms, x.direct_ms) for x in PUBLISHED), times))
+    gains, found = (
+        [d / f for f, d in pairs] for pairs in (((x.fft_ms, x.direct_ms) for x in PUBLISHED), times)
+    )
     assert sorted(range(5), key=lambda i: found[i]) == sorted(range(5), key=lambda i: gains[i])
     assert memory_share() == pytest.approx(TITAN_X.memory / TITAN_X_BANDWIDTH)
     for layer, (fft, direct), gain, ratio in zip(PUBLISHED, times, gains, found, strict=True):
