@@ -13,8 +13,12 @@ from typing import Any
 from costmodel.measure_counters import CAPACITY_BYTES, HOPPER, SMS, Case, one_launch
 from monarch import Plan
 
-LAYERS = (("fprop", 4096, 96, 32, 3), ("accgrad", 2048, 96, 32, 3))
-"""Pass, S, Cin = Cout, n and k: whole maps in tiles of 32 x 32."""
+LAYERS = (
+    ("fprop", 4096, 96, 32, 3, "fp16"),
+    ("accgrad", 2048, 96, 32, 3, "fp16"),
+    ("fprop", 2048, 96, 32, 3, "fp32"),
+)
+"""Pass, S, Cin = Cout, n, k and dtype: whole maps in tiles of 32 x 32."""
 TILE = (32, 32)
 LONG = (2**20, (16, 16, 16, 16, 16), 8, 48)
 """N, factors, B and H, all in one group."""
@@ -60,14 +64,16 @@ def _sum(parts: list[tuple[str, int, int]]) -> dict[str, dict[str, int]]:
 
 
 # ---- convolution layers --------------------------------------------------------------------------------------
-def _layer(name: str, batch: int, channels: int, size: int, taps: int) -> Case:
+def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: str) -> Case:
     from costmodel.measure_conv2d import Case as Layer
 
-    layer = Layer(batch, channels, channels, size, taps, name)
+    layer = Layer(batch, channels, channels, size, taps, name, dtype)
     sums = name == "accgrad"
     product = "spectral_gradient" if sums else "spectral_product"
     # Of a gradient in the weights these are few.
     launches = ("map_transform", "map_transform", product, "" if sums else "map_inverse")
+    if dtype == "fp32":
+        launches = tuple(f"float_{family}" for family in launches)  # type: ignore[assignment]
 
     def counts() -> dict[str, dict[str, int]]:
         from costmodel.conv2d_counts import of_steps
@@ -75,7 +81,7 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int) -> Case:
         from kernels_numba.conv2d_geometry import Geometry
 
         geometry = Geometry.of(layer.shapes["x"], layer.shapes["w"])
-        plan = plans(geometry, layer.which, "fp16", tile=TILE)[0]
+        plan = plans(geometry, layer.which, dtype, tile=TILE)[0]
         # Both transforms are added up, so their order does not matter.
         each = zip(launches, costs(plan), plan.steps(), strict=True)
         return _sum([(family, cost.bytes, of_steps([step]).mma_m16n8k16) for family, cost, step in each])
@@ -105,7 +111,7 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int) -> Case:
             found = measure_conv2d._part(layer, y).double() - exact
             return float(found.norm() / exact.norm())
 
-        return call, error, reference.conv2d_bound("fp16")
+        return call, error, reference.conv2d_bound(dtype, terms=channels)
 
     return Case(launches, layer.name, counts, prepare)
 
