@@ -102,6 +102,17 @@ PLANS["bf16"] = PLANS["fp16"]
 @example(
     dtype="fp16", which=0, mode="circular", part=1.0, rows=2, shared=False, kind="fp32", size=1.0, seed=0
 )
+@example(
+    dtype="fp16",
+    which=0,
+    mode="folded",
+    part=0.8828125,
+    rows=1,
+    shared=False,
+    kind="fp32",
+    size=1.0,
+    seed=20840352,
+)
 def test_as_by_numpy(
     dtype: str, which: int, mode: str, part: float, rows: int, shared: bool, kind: str, size: float, seed: int
 ) -> None:
@@ -139,8 +150,12 @@ def close(words: NDArray, scales: NDArray, exact: NDArray, expected: NDArray, dt
     apart, u = np.abs(got - wanted), reference.unit_roundoff(dtype)
     inner = 1e-14 if dtype == "fp32" else 2e-6
     assert (apart <= 2 * u * np.abs(wanted) + inner * largest).all()
-    rms = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
-    assert rms <= (0.01 * u if dtype == "fp32" else 0.1 * u + reference.fft32_bound(n))
+    norm = np.linalg.norm(wanted)
+    rms = np.linalg.norm(got - wanted) / norm
+    other_side = (
+        2 * u * largest.max() / norm
+    )  # one word rounded to the other side, which counts where words are few
+    assert rms <= (0.01 * u if dtype == "fp32" else 0.1 * u + other_side + reference.fft32_bound(n))
 
 
 @pytest.mark.parametrize("way", [by_kernels, in_one_launch])
