@@ -35,20 +35,29 @@ from kernels_numba.fused_float import point_places, point_twiddles
 NONE = -1
 """The place of a tap that reaches no output."""
 FACTORS = {n: f for n, f in float_spec.DEFAULT_FACTORS.items() if shape_of(f).points == n} | {
-    128: (8, 16),
-    384: (6, 8, 8),
+    128: (4, 4, 8),
+    256: (4, 8, 8),
+    384: (6, 4, 4, 4),
     12288: (24, 8, 8, 8),
     16384: (32, 32, 16),
 }
-"""By points, the factors of a transform in one block."""
+"""By points, the factors of a transform in one block; of few points for many threads, which wait less."""
 TOGETHER = 32
 """Rows that are added up at a time."""
+AT_ONCE = 8
+"""Taps that a thread gathers at a time: a wait for a place is long."""
 
 
 def natural_places(n: int) -> NDArray[np.intp]:
     """Where the bins 0 .. N - 1 lie in shared memory, in points: neighbours side by side, with padding."""
     k = np.arange(n)
     return k + k // 16
+
+
+def table_width(taps: int, points: int) -> int:
+    """W: the places of so many taps, with as many more as a block's threads look at past the last."""
+    step = AT_ONCE * shape_of(FACTORS[points]).threads
+    return -(-taps // step) * step
 
 
 @dataclass(frozen=True)
@@ -111,12 +120,13 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
 
     Arguments: ``sums`` [rows, shares, N, 2]; ``bins`` [P, 4] of the places that make each X, in shared memory if
     staged, where the sums go to the words ``spots`` [N], else in the sums; ``roots`` [P, 2], ``table`` of twiddles,
-    ``taps`` [1 or 2, K] of the words where taps lie, ``dk``; then a factor, rows, shares, and K.
+    ``taps`` [1 or 2, W] of the words where taps lie, ``dk``; then a factor, rows, shares, K, and W (`table_width`).
     """
     shape = spec.shape
     stages = shape.stages
     threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
-    room, n, staged, quads = spec.room, 2 * shape.points, spec.staged, 8
+    room, n, staged = spec.room, 2 * shape.points, spec.staged
+    quads = 8 if held % 8 == 0 else 4
     shift, factor, _ = shape.padding
     barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
     lane, warp, block, divide, small, int64 = (
@@ -142,10 +152,11 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
     places = [point_places(shape, s) for s in four]
     put1, put2, put3, put4 = (tile.store_points(x) for x in places)
     get2, get3, get4 = (tile.load_points(x) for x in places[1:])
-    gather, total = tile.gather_shared(spec.places), tile.scaled_total(spec.places)
-    store = tile.store_floats(((0, (0,)),), guarded=True)
+    gather, plus, scaled = tile.gather_shared(AT_ONCE), tile.plus(AT_ONCE), tile.scaled_total(1, AT_ONCE)
+    store = tile.store_floats(tuple((i * threads, (i,)) for i in range(AT_ONCE)), guarded=True)
+    two = spec.places > 1
 
-    def kernel(sums, bins, spots, roots, table, taps, dk, scale, rows, shares, count):
+    def kernel(sums, bins, spots, roots, table, taps, dk, scale, rows, shares, count, width):
         index = small(32 * warp() + lane())
         slot = small(divide(index, threads))
         j = small(index - slot * threads)
@@ -210,10 +221,11 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         limit = small(count * there)
         while first < count:
             tap = small(first + j)
-            inside = small(tap < count)
-            found = gather(base, taps, tap * inside + inside - 1, count)
-            store(dk, start, limit, tap, total(found, scale))
-            first = small(first + threads)
+            found = gather(base, taps, tap, threads)
+            if two:
+                found = plus(found, gather(base, taps, tap + width, threads))
+            store(dk, start, limit, tap, scaled(found, scale))
+            first = small(first + AT_ONCE * threads)
 
     return kernel
 
@@ -325,7 +337,7 @@ def family(spec: Any) -> Any:
         return filter_transform.family(spec)
     made_of = ("FLOATS", "WORDS", "FLOATS", "FLOATS")
     signature = {
-        "whole": ("FLOATS", "WORDS", *made_of[1:], "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
+        "whole": ("FLOATS", "WORDS", *made_of[1:], "WORDS", "FLOATS", "FLOAT", *("INT",) * 4),
         "bins": (*made_of, "FLOATS", "INT", "INT"),
         "taps": ("FLOATS", "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
         "total": ("FLOATS", "FLOATS", "INT", "INT", "INT"),

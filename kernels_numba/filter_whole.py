@@ -115,8 +115,10 @@ def build(tile: Any, spec: Spec) -> Any:
     warps_of_one = max(1, threads // 32)
     load_warps, largest_of_warps = tile.load_shared(warps_of_one, 1), tile.largest_word(warps_of_one)
     power, store_scale = tile.power_above(*spec.limits), tile.store_floats(((0, (0,)),), guarded=True)
-    combine, scaled, pack = tile.combine_bins(), tile.divide_floats(4), tile.pack(2)
-    store = tile.store_pieces(((0, 0, (0,)), (1, 0, (1,))), 2, guarded=True)
+    combine, scaled, pack = tile.combine_bins(4, threads), tile.divide_floats(16), tile.pack(8)
+    store, store_rest = (
+        tile.store_pieces(tuple((i, 0, (first + i,)) for i in range(4)), 2, guarded=True) for first in (0, 4)
+    )
 
     def kernel(
         taps,
@@ -187,14 +189,20 @@ def build(tile: Any, spec: Spec) -> Any:
         start = small(4 * pairs * row + limit * (1 - there))
         pair = j
         turn = small(0)
-        while turn < held:  # as many pairs of positions as points
-            x = scaled(combine(base, places, weights, pair), scale[0])
-            t = small(divide(pair, tile_pairs))
-            real = small(start + 2 * (pair + t * tile_pairs))
-            imaginary = small(real + 2 * tile_pairs)
-            store(spectrum, int64(0), limit, real, imaginary, real, real, pack(x))
+        while turn < held:  # as many pairs of positions as points; four at a time, for a wait is long
+            x = pack(scaled(combine(base, places, weights, pair), scale[0]))
+            real1 = small(start + 2 * (pair + small(divide(pair, tile_pairs)) * tile_pairs))
             pair = small(pair + threads)
-            turn = small(turn + 1)
+            real2 = small(start + 2 * (pair + small(divide(pair, tile_pairs)) * tile_pairs))
+            pair = small(pair + threads)
+            real3 = small(start + 2 * (pair + small(divide(pair, tile_pairs)) * tile_pairs))
+            pair = small(pair + threads)
+            real4 = small(start + 2 * (pair + small(divide(pair, tile_pairs)) * tile_pairs))
+            pair = small(pair + threads)
+            part = small(2 * tile_pairs)
+            store(spectrum, int64(0), limit, real1, small(real1 + part), real2, small(real2 + part), x)
+            store_rest(spectrum, int64(0), limit, real3, small(real3 + part), real4, small(real4 + part), x)
+            turn = small(turn + 4)
 
     return kernel
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba import filter_transform, float_spec
-from kernels_numba.filter_gradient import FACTORS, NONE, TOGETHER, Spec, natural_places
+from kernels_numba.filter_gradient import FACTORS, NONE, TOGETHER, Spec, natural_places, table_width
 from kernels_numba.filter_transform import THREADS, factors_of
 from kernels_numba.float_spec import shape_of
 from monarch.index import natural_order_of
@@ -44,16 +44,17 @@ def roots(points: int) -> NDArray[np.float32]:
 
 
 def tap_places(
-    places: NDArray[np.intp], n: int, taps: int, targets: NDArray[np.intp], sources: NDArray[np.intp]
+    places: NDArray[np.intp], n: int, width: int, targets: NDArray[np.intp], sources: NDArray[np.intp]
 ) -> NDArray[np.int32]:
-    """Where the gradient of each tap lies, [1 or 2, K], if point x of the transform lies at ``places[x]``.
+    """Where the gradient of each tap lies, [1 or 2, W], if point x of the transform lies at ``places[x]``.
 
-    ``targets`` are places on the circle of n samples, ``sources`` the taps that lie there.
+    W is K or more; what is more has no place. ``targets`` are places on the circle of n samples, ``sources`` the taps
+    that lie there.
     """
     at = 2 * places[-(targets // 2) % (n // 2)] + targets % 2
     _, first = np.unique(sources, return_index=True)
     rest = np.setdiff1d(np.arange(sources.size), first)
-    found = np.full((2 if rest.size else 1, taps), NONE, np.int32)
+    found = np.full((2 if rest.size else 1, width), NONE, np.int32)
     found[0, sources[first]] = at[first]
     if rest.size:
         found[1, sources[rest]] = at[rest]
@@ -78,12 +79,13 @@ def tables(
     else:
         at = natural_order_of(factors_of(points))
         twiddle = filter_transform.tables(points, "fp16")[0]
+    width = taps if way == PASSES else table_width(taps, points)
     return {
         "bins": 2 * bin_places(natural_places(n)) if way == STAGED else bin_places(np.argsort(order)),
         "spots": (2 * natural_places(n)[order]).astype(np.int32) if way == STAGED else np.zeros(1, np.int32),
         "roots": roots(points),
         "table": twiddle,
-        "taps": tap_places(at, n, taps, targets, sources),
+        "taps": tap_places(at, n, width, targets, sources),
     }
 
 
@@ -107,7 +109,8 @@ def jobs(
     if way != PASSES:
         spec = Spec("whole", FACTORS[points], places=places, staged=way == STAGED)
         names = ("sums", "bins", "spots", "roots", "table", "taps", "dk")
-        return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps)),)
+        width = table_width(taps, points)
+        return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps, width)),)
     found: list[Job] = []
     step = points
     _, starts = filter_transform.tables(points, "fp16")

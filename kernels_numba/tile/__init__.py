@@ -98,7 +98,7 @@ made outside the kernel                            called inside
 ``correlate_points(count)``, ``add_turned(count)`` ``correlate(sums, z, w)``; ``add(so_far, x, re, im)``: times a number
 ``add_hermitian(constants)``                       ``add(so_far, source, base, places, roots, k)``: four bins a point
 ``gather_shared(count)``, ``plus``,                ``gather(word, table, at, step)``: shared memory by a table;
-``scaled_total(count)``                            elementwise sums; the sum of registers times a factor
+``scaled_total(count, groups)``                    elementwise sums; sums of registers times a factor
 ``zeros``, ``narrow``, ``as_words``,                registers of zeros, float64 to float32, float32 as words,
 ``divide_floats``                                  and over a power of two
 ================================================== ========================================================

@@ -160,15 +160,16 @@ class CpuBins:
 
         return added
 
-    def scaled_total(self, count: int) -> Callable:
-        """The sum of registers, first to last, times a factor."""
+    def scaled_total(self, count: int, groups: int = 1) -> Callable:
+        """The sum of registers, first to last, times a factor; of each group."""
 
         def total_of(values: Fragment, factor: np.float32) -> Fragment:
-            self.machine.counters.fp32_flops += count * WARP
+            self.machine.counters.fp32_flops += count * groups * WARP
+            terms = values.reshape(groups, count, WARP)
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                total = values[0]
-                for value in values[1:]:
-                    total = total + value
-                return (total * np.float32(factor))[None]
+                total = terms[:, 0]
+                for i in range(1, count):
+                    total = total + terms[:, i]
+                return total * np.float32(factor)
 
         return total_of

@@ -78,10 +78,10 @@ class CpuReal:
 
         return largest
 
-    def combine_bins(self) -> Callable:
-        """Two positions of a spectrum, E a + O b."""
+    def combine_bins(self, count: int, stride: int) -> Callable:
+        """Pairs of positions of a spectrum, E a + O b."""
 
-        def combine(word: Any, places: Buffer, weights: Buffer, pair: Any) -> Fragment:
+        def combine_one(word: Any, places: Buffer, weights: Buffer, pair: Any) -> list:
             at, first = 4 * _lanes(pair), 8 * _lanes(pair)
             places.check(at, 4)
             weights.check(first, 4)
@@ -99,6 +99,10 @@ class CpuReal:
                     er, ei, dr, di = xr + mr, xi - mi, xr - mr, xi + mi
                     re.append(fma(-bi, di, fma(br, dr, fma(ar, er, -ai * ei))))
                     im.append(fma(bi, dr, fma(br, di, fma(ar, ei, ai * er))))
-            return np.stack(re + im)
+            return re + im
+
+        def combine(word: Any, places: Buffer, weights: Buffer, pair: Any) -> Fragment:
+            pairs = [_lanes(pair) + i * stride for i in range(count)]
+            return np.stack([x for p in pairs for x in combine_one(word, places, weights, p)])
 
         return combine

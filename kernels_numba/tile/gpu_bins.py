@@ -156,12 +156,13 @@ class GpuBins:
                 word, table, at, step = args
                 start = shared_address(builder, word)
                 inside = builder.icmp_signed(">=", at, ir.Constant(I64, 0))
-                found = []
-                for i in range(count):
+                entries, found = [], []
+                for i in range(count):  # all of them first, so that none waits for another
                     where = builder.add(at, builder.mul(step, ir.Constant(I64, i)))
                     where = builder.select(inside, where, ir.Constant(I64, 0))
                     entry = builder.load(global_pointer(builder, table, where, I32))
-                    entry = builder.select(inside, entry, ir.Constant(I32, -1))
+                    entries.append(builder.select(inside, entry, ir.Constant(I32, -1)))
+                for entry in entries:
                     address = builder.add(start, builder.shl(entry, ir.Constant(I32, 2)))
                     text = "{.reg .pred p; setp.ge.s32 p, $2, 0; mov.f32 $0, 0f00000000; @p ld.shared.f32 $0, [$1];}"
                     found.append(asm(builder, F32, [address, entry], text, "=&f,r,r,~{memory}", effect=True))
@@ -227,18 +228,21 @@ class GpuBins:
 
         return added
 
-    def scaled_total(self, count: int) -> Any:
-        """``op(values, factor)``: the sum of ``count`` float32, first to last, times a factor; a fragment of one."""
+    def scaled_total(self, count: int, groups: int = 1) -> Any:
+        """``op(values, factor)``: the sum of ``count`` float32, first to last, times a factor; of each group."""
 
         @intrinsic
         def total_of(typing_context, values, factor):
-            result = types.UniTuple(types.float32, 1)
+            result = types.UniTuple(types.float32, groups)
 
             def codegen(context, builder, signature, args):
-                total, *others = unpack(builder, args[0], count)
-                for other in others:
-                    total = builder.fadd(total, other)
-                return pack_tuple(context, builder, signature.return_type, [builder.fmul(total, args[1])])
+                terms, found = unpack(builder, args[0], count * groups), []
+                for first in range(0, count * groups, count):
+                    total = terms[first]
+                    for other in terms[first + 1 : first + count]:
+                        total = builder.fadd(total, other)
+                    found.append(builder.fmul(total, args[1]))
+                return pack_tuple(context, builder, signature.return_type, found)
 
             return result(values, types.float32), codegen
 
