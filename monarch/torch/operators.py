@@ -136,20 +136,64 @@ class Projections(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The projections, channels first."""
-        columns = as_autocast(x).transpose(1, 2)  # cast once for all
-        return [
-            self.short(channels_first(weight, columns), taps)
-            for weight, taps in zip(self.weights, self.shorts, strict=True)
-        ]
+        rows = _ToChannels.apply(as_autocast(x), *(as_autocast(weight) for weight in self.weights))
+        return [self.short(row, taps) for row, taps in zip(rows, self.shorts, strict=True)]
 
 
-def channels_first(weight: Tensor, columns: Tensor) -> Tensor:
-    """``weight`` [E, D] times every [D, L] of ``columns`` [B, D, L]: [B, E, L] without gaps, and so is its gradient.
+class _ToChannels(torch.autograd.Function):
+    """Weights [E, D] times x [B, L, D]: each [B, E, L] without gaps; and the gradient of x [B, L, D] without gaps.
 
     ``torch.matmul`` would make one product of all sequences, [B L, E], and give back a transposed view of it, which
-    every pass after it has to read across.
+    every pass after it has to read across. Gradients of x are added up by the products themselves.
     """
-    return torch.bmm(as_autocast(weight).expand(columns.shape[0], -1, -1), columns)
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        """The products."""
+        ctx.save_for_backward(x, *weights)
+        return tuple(torch.bmm(_each(weight, x), x.transpose(1, 2)) for weight in weights)
+
+    @staticmethod
+    def backward(ctx: Any, *changes: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x and the weights."""
+        x, *weights = ctx.saved_tensors
+        dx = None
+        if ctx.needs_input_grad[0]:
+            for dy, weight in zip(changes, weights, strict=True):
+                part = dy.transpose(1, 2), _each(weight, x)
+                dx = torch.bmm(*part) if dx is None else torch.baddbmm(dx, *part)
+        return dx, *(_over_all(dy, x) for dy in changes)
+
+
+class _FromChannels(torch.autograd.Function):
+    """``weight`` [E, D] times y [B, D, L]: [B, L, E] without gaps, and so is the gradient of y."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weight: Tensor) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(y, weight)
+        return torch.bmm(y.transpose(1, 2), _each(weight.t(), y))
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of y and the weight."""
+        y, weight = ctx.saved_tensors
+        return torch.bmm(_each(weight.t(), y), dz.transpose(1, 2)), _over_all(y, dz).t()
+
+
+def _each(weight: Tensor, x: Tensor) -> Tensor:
+    """The same matrix for every sequence."""
+    return weight.expand(x.shape[0], -1, -1)
+
+
+def _over_all(channels: Tensor, rows: Tensor) -> Tensor:
+    """The sum over all sequences of products of [B, E, L] and [B, L, D]: [E, D].
+
+    A product for each sequence where that is less to write than ``channels`` in another order.
+    """
+    if rows.shape[1] >= rows.shape[2]:
+        return torch.bmm(channels, rows).sum(0)
+    return channels.transpose(0, 1).flatten(1) @ rows.flatten(0, 1)
 
 
 class Hyena(nn.Module):
@@ -184,7 +228,8 @@ class Hyena(nn.Module):
         v, before, after = self.project(x)
         k = with_skip(self.filter()[:, : x.shape[1]], self.skip, "causal")
         y = self.convolve(v, k, mode="causal", pregate=before, postgate=after)
-        return channels_first(self.out, y).transpose(1, 2)
+        z: Tensor = _FromChannels.apply(y, as_autocast(self.out))
+        return z
 
 
 class MonarchMixer(nn.Module):
@@ -231,7 +276,8 @@ class MonarchMixer(nn.Module):
         y = self.convolve(v, self.two_sided(0), mode="two-sided", pregate=before, postgate=after)
         if len(self.skips) > 1:
             y = y + self.convolve(v, self.two_sided(1), mode="two-sided", postgate=after)
-        return channels_first(self.out, y).transpose(1, 2)
+        z: Tensor = _FromChannels.apply(y, as_autocast(self.out))
+        return z
 
 
 class LongConvLayer(nn.Module):
@@ -254,8 +300,8 @@ class LongConvLayer(nn.Module):
         """Mix x [B, L, D] along L, causally."""
         columns = x.transpose(1, 2).contiguous()
         y = self.convolve(columns, with_skip(self.k, self.skip, "causal"), mode="causal")
-        y = channels_first(self.out.weight, functional.gelu(y)) + as_autocast(self.out.bias)[:, None]
-        return y.transpose(1, 2)
+        z: Tensor = _FromChannels.apply(functional.gelu(y), as_autocast(self.out.weight))
+        return z + as_autocast(self.out.bias)
 
 
 OPERATORS = {"hyena": Hyena, "m2": MonarchMixer, "longconv": LongConvLayer}
