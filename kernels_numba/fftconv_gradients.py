@@ -25,9 +25,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.device import device
+from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, _dtype_of, _shape_of
 from kernels_numba.filter_sums import FilterGradient
+from kernels_numba.long_gradient import LongFilterGradient, choose
 from kernels_numba.spectrum import Spectrum, prepare_adjoint, prepare_filter
 from monarch import Plan
 
@@ -174,7 +175,7 @@ class FFTConvGradients:
         return self._run(u, dy, pregate, postgate)
 
     @property
-    def filter_gradient(self) -> FilterGradient:
+    def filter_gradient(self) -> FilterGradient | LongFilterGradient:
         """The part that computes dk; raises ``ValueError`` if it was not asked for."""
         if self._run.gradient is None:
             raise ValueError('needs: "k" was not among them')
@@ -188,7 +189,7 @@ class _Run:
         self,
         correlate: FFTConv | None,
         convolve: FFTConv | None,
-        gradient: FilterGradient | None,
+        gradient: FilterGradient | LongFilterGradient | None,
         shape: tuple[int, int, int],
         dtype: str,
         wanted: frozenset[str],
@@ -293,7 +294,11 @@ def _gradient(
     products: str | None,
     plan: Plan | None,
     shared: bool,
-) -> FilterGradient:
+) -> FilterGradient | LongFilterGradient:
+    limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
+    split = choose(mode, shape[2], taps, dtype, products or dtype, limit)
+    if split is not None:
+        return LongFilterGradient(shape, taps=taps, mode=mode, dtype=dtype, split=split, shared=shared)
     return FilterGradient(
         shape, taps=taps, mode=mode, dtype=dtype, products=products, plan=plan, shared=shared
     )

@@ -130,7 +130,7 @@ class FilterGradient:
         shares, per_share = self.shares(blocks * per_block, spec.parts)
         units = self.shape[1] * spec.parts * shares
         grid = min(blocks, -(-units // per_block))
-        constants = _device_operands(self.family, self.family.operand_key(spec), index)
+        constants = device_operands(self.family, self.family.operand_key(spec), index)
         names = ("u", "pregate", "dy", "postgate", "sums")
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
         run = loaded.launcher(grid, (*names[:4], *(c.pointer for c in constants), "sums", *scalars), names)
@@ -294,7 +294,8 @@ def _device_tables(
 
 
 @lru_cache(maxsize=32)
-def _device_operands(family: Any, key: tuple, index: int) -> tuple[Any, ...]:
+def device_operands(family: Any, key: tuple, index: int) -> tuple[Any, ...]:
+    """A kernel's constants on a GPU, made once."""
     from kernels_numba.launch import DeviceBuffer
 
     return tuple(DeviceBuffer.of(words, index) for words in family.operands(*key))

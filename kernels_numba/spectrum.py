@@ -136,13 +136,12 @@ def prepare_filter(
     )
     if not gradients:
         return made
-    if made.outer or pattern is not None:
+    if pattern is not None:
         raise ValueError(
-            f"gradients: there are none yet of transforms with outer stages ({made.plan}) or of spectra with zeros"
+            f"gradients: there are none of spectra with zeros ({pattern}); leave pattern or gradients away"
         )
-    return replace(
-        made, adjoint=_prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
-    )
+    how = k, length, mode, dtype, plan, channels, products, scaled
+    return replace(made, adjoint=_prepare(*how, adjoint=True, on_chip=on_chip))
 
 
 def prepare_adjoint(

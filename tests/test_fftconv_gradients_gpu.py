@@ -17,10 +17,12 @@ from kernels_numba import (
     fftconv_gradients,
     gradient_families,
     gradient_float,
+    long_gradient,
     prepare_filter,
 )
 from kernels_numba.arrays import adapter_of
 from kernels_numba.filter_sums import FilterGradient
+from kernels_numba.long_gradient import LongFilterGradient
 from monarch import Plan
 
 pytestmark = pytest.mark.gpu
@@ -130,6 +132,40 @@ def test_fp32(factors: tuple[int, ...], torch: Any) -> None:
         reference.check_close(
             found.pregate.cpu().numpy(), exact.pregate, dy, k, bound=bound, pairs=True, **pair
         )
+
+
+@pytest.mark.parametrize(
+    ("shape", "mode", "gated"),
+    [((3, 2, 65536), "causal", True), ((2, 3, 131072), "circular", False), ((1, 1, 2**20), "causal", False)],
+)
+@pytest.mark.parametrize("workspace", [2**29, 1])
+def test_beyond_one_kernel(
+    shape: tuple[int, int, int], mode: str, gated: bool, workspace: int, torch: Any
+) -> None:
+    """Sums by rows, of all pairs at once and of each by itself; twice the same bits, and values by PyTorch."""
+    generator = torch.Generator(device="cuda").manual_seed(5)
+
+    def random() -> Any:
+        return torch.randn(shape, device="cuda", generator=generator).half()
+
+    u, noise_of_dy, *gates = (random() for _ in range(4 if gated else 2))
+    dy, length = u + noise_of_dy, shape[2]
+    split = long_gradient.choose(mode, length, length, "fp16", "fp16", 227 * 1024)
+    gradient = LongFilterGradient(
+        shape, taps=length, mode=mode, dtype="fp16", split=split, workspace=workspace
+    )
+    before, after = gates or (None, None)
+    adapter = adapter_of(u, "u")
+    dk, again = (gradient.launch(u, dy, before, after, adapter=adapter, index=0) for _ in range(2))
+    assert torch.equal(dk, again)
+    n = length if mode == "circular" else 2 * length
+    x, e = (v if gate is None else v.double() * gate.double() for v, gate in ((u, before), (dy, after)))
+    spectra = [torch.fft.rfft(v.double(), n=n) for v in (x, e)]
+    exact = torch.fft.irfft((spectra[0].conj() * spectra[1]).sum(0), n=n)[..., :length].cpu().numpy()
+    host = {name: x.double().cpu().numpy() for name, x in zip(NAMES[2:], gates, strict=False)}
+    bound = reference.filter_gradient_bound(len(gradient.plan.factors), "fp16", gates=len(gates)) * scatter(n)
+    there = (v.double().cpu().numpy() for v in (dy, u))
+    reference.check_filter_gradient(dk.cpu().numpy(), exact, *there, bound=bound, pairs=True, **host)
 
 
 def test_all_ways_back_to_taps(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

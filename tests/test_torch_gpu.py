@@ -1,5 +1,7 @@
 """``monarch.torch`` on a GPU: values and gradients, compiled, under autocast, in graphs, on streams."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -44,7 +46,8 @@ def test_values_and_gradients(dtype: Any, mode: str, gates: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "points", "order"), [(4096, 8192, 3), (8192, 16384, 4), (32768, 65536, 4)]
+    ("length", "points", "order"),
+    [(4096, 8192, 3), (8192, 16384, 4), (32768, 65536, 4), (65536, 131072, 4), (300001, 786432, 4)],
 )
 def test_long_causal(length: int, points: int, order: int) -> None:
     o = operands((3, 2, length), length, "both", torch.float16, device="cuda")
@@ -174,13 +177,71 @@ def test_two_backward_passes_give_the_same_bits() -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_second_gpu() -> None:
-    o = operands((4, 3, 512), 512, "both", torch.float16, device="cuda:1")
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@two_gpus
+@pytest.mark.parametrize("length", [512, 65536])
+def test_second_gpu(length: int) -> None:
+    """Data on a GPU that is not the current one; which that is does not change."""
+    o = operands((4, 3, length), length, "both", torch.float16, device="cuda:1")
+    assert torch.cuda.current_device() == 0
     y = fftconv(o.u, o.k, mode="causal", **o.gates)
     y.backward(o.dy)
-    assert {x.grad.get_device() for x in o[:4]} == {1}
-    torch_cases.check(o, y, "causal", order=2, points=1024)
+    assert {y.get_device()} | {x.grad.get_device() for x in o[:4]} == {1} and torch.cuda.current_device() == 0
+    torch_cases.check(o, y, "causal", order=2 if length == 512 else 4, points=2 * length)
+    with pytest.raises(ValueError, match="k is on cuda:0 and u on cuda:1"):
+        fftconv(o.u, o.k.to("cuda:0"), mode="causal")
+
+
+@two_gpus
+def test_a_thread_for_each_gpu() -> None:
+    """Both at once, many times: each the bits that it gives alone."""
+    both = [operands((8, 4, 1000), 1000, "both", torch.float16, device=f"cuda:{i}", seed=i) for i in range(2)]
+
+    def run(o: Any) -> list[Any]:
+        y = fftconv(o.u, o.k, mode="causal", **o.gates)
+        return [y, *torch.autograd.grad(y, o[:4], o.dy)]
+
+    alone = [run(o) for o in both]
+    with ThreadPoolExecutor(2) as pool:
+        for found in [pool.map(run, both) for _ in range(20)]:
+            for right, got in zip(alone, found, strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(right, got, strict=True))
+
+
+def _replica(rank: int, port: int, results: str) -> None:
+    """One process of `test_distributed_data_parallel`: its half of the batch."""
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    layer, u, dy = _parallel_data(f"cuda:{rank}")
+    half = slice(4 * rank, 4 * rank + 4)
+    replica = torch.nn.parallel.DistributedDataParallel(layer, device_ids=[rank])
+    replica(u[half]).backward(2 * dy[half])  # gradients are averaged
+    torch.save([p.grad.cpu() for p in layer.parameters()], f"{results}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _parallel_data(device: str) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    layer = LongConv(6, 700, skip=True)
+    u = torch.randn(8, 6, 700)
+    dy = u + torch.randn_like(u)
+    return layer.to(device), u.to(device, torch.bfloat16), dy.to(device, torch.bfloat16)
+
+
+@two_gpus
+def test_distributed_data_parallel(tmp_path: Any) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_replica, (port, str(tmp_path)), nprocs=2)
+    layer, u, dy = _parallel_data("cuda:0")
+    layer(u).backward(dy)
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for p, a, b in zip(layer.parameters(), one, other, strict=True):
+        assert torch.equal(a, b)  # as the processes agreed
+        assert (a - p.grad.cpu()).norm() <= 1e-5 * p.grad.norm().cpu()  # sums in another order
 
 
 def test_the_filter_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
