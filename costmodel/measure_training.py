@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ from costmodel.training import CONVOLUTIONS, FOLDER, LAYERS, OperatorRow, to_csv
 
 WIDTH = 768
 TOKENS = 64 * 4096
-LENGTHS = (128, 4096, 16384, 32768, 65536)
-BARE_LENGTHS = (256, 1024, 4096, 8192, 16384, 32768)
+LENGTHS = (128, 4096, 16384, 65536, 2**20)
+BARE_LENGTHS = (256, 1024, 4096, 8192, 16384, 32768, 65536, 2**20)
 REPLAYS = 10
 FITS = 0.98  # of the batch that two smaller ones predict
 
@@ -54,13 +53,14 @@ class Case:
 def cases(*, layers: Sequence[str] = LAYERS, lengths: Sequence[int] = (), quick: bool = False) -> list[Case]:
     """What is measured: 4096 samples first, then the rest; as many samples as 64 sequences of 4096 have.
 
-    Bare convolutions have 64 sequences at every length but the longest, as the paper has.
+    Bare convolutions have 64 sequences at every length but the longest, as the paper has. Beyond TOKENS samples a
+    layer has one sequence.
     """
     found = []
     for layer in layers:
         bare = layer.startswith("fftconv")
         for length in lengths or (BARE_LENGTHS if bare else LENGTHS):
-            batch = min(64, 2**20 // length if bare else TOKENS // length)
+            batch = min(64, 2**22 // length) if bare else TOKENS // length
             if not quick or length == 4096:
                 found.append(Case(layer, length, max(1, batch)))
     return sorted(found, key=lambda case: case.length != 4096)
@@ -104,9 +104,7 @@ class Layer:
             self.dy = self.x.detach()
         else:
             made = OPERATORS[case.layer]
-            # The same for both: short filters compiled to one pass each.
-            short = {} if case.layer == "longconv" or device == "cpu" else {"short": _compiled(torch)}
-            module = made(case.width, case.length, convolve=convolve, **short).to(device)
+            module = made(case.width, case.length, convolve=convolve).to(device)
             self.run, self.parameters = module, list(module.parameters())
             self.x = torch.randn(
                 shape[0], shape[2], shape[1], device=device, dtype=self.half
@@ -136,13 +134,6 @@ class Layer:
         y = self.step()
         rows = [p.grad.float().flatten() for p in self.parameters]
         return [y.detach(), self.x.grad.detach(), self.torch.cat(rows)]
-
-
-@cache
-def _compiled(torch: Any) -> Any:
-    from monarch.torch.operators import short_conv
-
-    return torch.compile(short_conv, fullgraph=True, dynamic=True)
 
 
 def peak(call: Callable[[], Any], torch: Any) -> int:
@@ -184,13 +175,17 @@ def largest_batch(case: Case, convolution: str, torch: Any) -> int:
     return 2 * few
 
 
-def times_of(call: Callable[[], Any], torch: Any) -> tuple[list[float], str]:
-    """Microseconds of GPU time of one call, many times; by a graph, and if it cannot be captured by events: a note."""
-    try:
-        return time_calls([call], torch, replays=REPLAYS), ""
-    except RuntimeError as error:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            raise
+def times_of(call: Callable[[], Any], torch: Any, nbytes: int) -> tuple[list[float], str]:
+    """Microseconds of GPU time of one call, many times; by a graph, and if it cannot be captured by events: a note.
+
+    ``nbytes``: what a call takes, which a graph takes once more, for itself.
+    """
+    if 2.2 * nbytes < torch.cuda.get_device_properties(0).total_memory:
+        try:
+            return time_calls([call], torch, replays=REPLAYS), ""
+        except RuntimeError as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
     torch.cuda.synchronize()
     found = []
     for number in range(REPLAYS + 2):
@@ -224,7 +219,7 @@ def measured(
         for part, call in (("forward", layer.forward), ("step", layer.step)):
             layer.forget()
             figures[f"{part}_bytes"] = peak(call, torch)
-            times, note = times_of(call, torch)
+            times, note = times_of(call, torch, figures[f"{part}_bytes"])
             deciles = statistics.quantiles(times, n=10)
             figures |= {
                 f"{part}_us": statistics.median(times),

@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from costmodel.measure import commit
 from monarch.torch import fftconv, torch_fftconv
-from monarch.torch.operators import Convolve, Hyena, Short, short_conv
+from monarch.torch.operators import Convolve, Hyena
 
 CONVOLUTIONS: dict[str, Convolve] = {"fused": fftconv, "torch": torch_fftconv}
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
@@ -75,10 +75,10 @@ QUICK = Settings(
 class Block(nn.Module):
     """Hyena, then two dense layers, each behind a normalisation and beside a shortcut."""
 
-    def __init__(self, width: int, length: int, convolve: Convolve, short: Short) -> None:
+    def __init__(self, width: int, length: int, convolve: Convolve) -> None:
         super().__init__()
         self.mix_norm, self.dense_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix = Hyena(width, length, convolve=convolve, short=short)
+        self.mix = Hyena(width, length, convolve=convolve)
         self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,9 +94,8 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, settings.width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        short = torch.compile(short_conv, fullgraph=True) if settings.device == "cuda" else short_conv
         self.blocks = nn.Sequential(
-            *(Block(settings.width, settings.length, convolve, short) for _ in range(settings.layers))
+            *(Block(settings.width, settings.length, convolve) for _ in range(settings.layers))
         )
         self.norm = nn.LayerNorm(settings.width)
 

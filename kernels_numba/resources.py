@@ -32,6 +32,7 @@ from kernels_numba import (
     gradient_families,
     linear_group,
     linear_realign,
+    short_conv,
 )
 from kernels_numba.families import default_plans, family_of, runs_on
 from kernels_numba.linear_product import Choice, product
@@ -199,6 +200,9 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
         filter_gradient.Spec("total"),
     ):
         yield filter_gradient.family(spec), spec
+    for backward in (False, True):
+        short = short_conv.make_spec(3, "fp16", 4096, backward=backward)
+        yield short_conv.family(short), short
     for factors in ((4, 8, 16), (32, 32, 16)):
         whole = filter_whole.Spec(factors, "fp32", "fp16", ORDINARY["fp16"])
         yield filter_whole.family(whole), whole

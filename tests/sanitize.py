@@ -84,6 +84,40 @@ def differentiate(*plans: Plan, dtype: str = "fp16") -> None:
             assert found <= 1.3 * bound, f"{plan} {mode}: error {found}, bound {bound}"
 
 
+def train() -> None:
+    """What training adds: short filters of any length with their gradients, and the gradient of a long filter by rows."""
+    from kernels_numba.long_gradient import LongFilterGradient, choose
+    from kernels_numba.short_conv import short_conv, short_conv_gradients
+
+    for length in (4104, 250, 37):
+        x, dy = (_random(3, 2, length, seed=s).astype(np.float16) for s in (0, 1))
+        w = _random(2, 3, seed=2).astype(np.float32)
+        there = [_there(v) for v in (dy, x, w)]
+        y, (dx, dw) = short_conv(*there[1:]).host(), short_conv_gradients(*there)
+        padded, after = (np.pad(v.astype(float), ((0, 0), (0, 0), p)) for v, p in ((x, (2, 0)), (dy, (0, 2))))
+        terms = [padded[..., t : t + length] for t in range(3)]
+        wanted = sum(w[:, t, None] * terms[t] for t in range(3))
+        back = sum(w[:, t, None] * after[..., 2 - t :][..., :length] for t in range(3))
+        sums = np.stack([(dy.astype(float) * term).sum((0, 2)) for term in terms], axis=1)
+        for found, exact in ((y, wanted), (dx.host(), back), (dw.host(), sums)):
+            assert np.linalg.norm(found - exact) <= 1e-3 * np.linalg.norm(exact)
+    shape = (3, 1, 40000)
+    u, dy = (_random(*shape, seed=s).astype(np.float16) for s in (0, 1))
+    gates = {name: _random(*shape, seed=2).astype(np.float16) for name in ("pregate", "postgate")}
+    split = choose("causal", shape[2], shape[2], "fp16", "fp16", 227 * 1024)
+    assert split is not None
+    exact = reference.fftconv_gradients(dy, u, np.zeros((1, shape[2])), mode="causal", **gates).k
+    for workspace in (2**28, 1):
+        gradient = LongFilterGradient(
+            shape, taps=shape[2], mode="causal", dtype="fp16", split=split, workspace=workspace
+        )
+        there = [_there(x) for x in (u, dy, *gates.values())]
+        adapter = kernels_numba.arrays.adapter_of(there[0], "u")
+        dk = gradient.launch(*there, adapter=adapter, index=0).host()
+        found = reference.filter_gradient_error(dk, exact, dy, u, pairs=True, **gates).overall
+        assert found <= 1.3 * reference.filter_gradient_bound(len(split.plan.factors), "fp16", gates=2)
+
+
 def _there(x: np.ndarray) -> object:
     return kernels_numba.launch.DeviceBuffer.of(x, 0)
 
@@ -236,6 +270,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
     "gradient-float": partial(differentiate, *_plans((16, 16), (6, 8, 8, 8), (3, 16, 16, 16)), dtype="fp32"),
+    "train": train,
     "attention": attend,
     "softmax": normalise,
     "gemv": partial(multiply, "gemv", 4),

@@ -13,7 +13,7 @@ from torch_cases import array, operands  # noqa: E402
 
 import reference  # noqa: E402
 from monarch.torch import LongConv, fftconv, forget_spectra, torch_fftconv  # noqa: E402
-from monarch.torch.operators import OPERATORS  # noqa: E402
+from monarch.torch.operators import OPERATORS, short_conv  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 HALF = (torch.float16, torch.bfloat16)
@@ -257,6 +257,24 @@ def test_the_filter_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(layer(u), y) and len(made) == 1
         layer.k.mul_(2)
         assert not torch.equal(layer(u), y) and len(made) == 2
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("shape", [(3, 5, 4096), (2, 3, 5000), (2, 2, 37), (70, 4, 128), (1, 2, 2**20)])
+def test_short_filters(shape: tuple[int, int, int], dtype: Any) -> None:
+    torch.manual_seed(0)
+    x, dy = (torch.randn(shape, device="cuda").to(dtype) for _ in range(2))
+    w = torch.randn(shape[1], 3, device="cuda")
+    found = []
+    for u, k in ((x, w), (x, w), (x.double(), w.double())):
+        u.requires_grad_()
+        k.requires_grad_()
+        y = short_conv(u, k)
+        found.append([y, *torch.autograd.grad(y, (u, k), dy.to(u.dtype))])
+    unit = reference.unit_roundoff("fp16" if dtype == torch.float16 else "bf16")
+    for a, again, b, roundings in zip(*found, (1, 1, 0.01), strict=True):
+        assert torch.equal(a, again)
+        assert (a.double() - b).norm() <= roundings * unit * b.norm()
 
 
 @pytest.mark.parametrize("name", list(OPERATORS))

@@ -75,8 +75,8 @@ made outside the kernel                            called inside
 ``group_dft_columns_times(columns, k_tiles, ...)`` ``dft(data, factor, source, at)``: contract the columns
 ================================================== ========================================================
 
-Some kernels have a vocabulary of their own beside that (``gpu_vocabularies.py``). "float", for fp32 convolutions and
-the transforms of filters:
+Some kernels have a vocabulary of their own beside that (``gpu_vocabularies.py``). "float", for fp32 convolutions, the
+transforms of filters and short filters:
 
 ================================================== ========================================================
 made outside the kernel                            called inside
@@ -99,6 +99,8 @@ made outside the kernel                            called inside
 ``add_hermitian(constants)``                       ``add(so_far, source, base, places, roots, k)``: four bins a point
 ``gather_shared(count)``, ``plus``,                ``gather(word, table, at, step)``: shared memory by a table;
 ``scaled_total(count, groups)``                    elementwise sums; sums of registers times a factor
+``filter_taps(chunks, words, taps, ahead=)``       ``filter(x, edge, weights)``: sums of a few neighbours
+``add_taps(chunks, words, taps)``, ``over_lanes``  ``add(sums, dy, x, edge)``: their weights' gradients; sums of lanes
 ``zeros``, ``narrow``, ``as_words``,                registers of zeros, float64 to float32, float32 as words,
 ``divide_floats``                                  and over a power of two
 ================================================== ========================================================

@@ -17,14 +17,15 @@ from kernels_numba.tile.cpu_records import CpuRecords
 from kernels_numba.tile.cpu_rows import CpuRows
 from kernels_numba.tile.cpu_samples import CpuSamples
 from kernels_numba.tile.cpu_streams import CpuStreams
+from kernels_numba.tile.cpu_taps import CpuTaps
 from kernels_numba.tile.cpu_turns import CpuTurns
 from kernels_numba.tile.cpu_weights import CpuWeights
 from kernels_numba.tile.cpu_wide import CpuWide
 from kernels_numba.tile.machine import Machine
 
 
-class CpuFloats(CpuSamples, CpuBins, CpuReal, CpuFloat, CpuFilter, CpuTile):
-    """For fp32 convolutions, and the transforms of filters."""
+class CpuFloats(CpuSamples, CpuBins, CpuReal, CpuFloat, CpuFilter, CpuTaps, CpuTile):
+    """For fp32 convolutions, the transforms of filters, and short filters."""
 
 
 class CpuLinear(CpuGroupSums, CpuProducts, CpuStreams, CpuTile):

@@ -24,13 +24,14 @@ from kernels_numba.tile.gpu_records import GpuRecords
 from kernels_numba.tile.gpu_rows import GpuRows
 from kernels_numba.tile.gpu_samples import GpuSamples
 from kernels_numba.tile.gpu_streams import GpuStreams
+from kernels_numba.tile.gpu_taps import GpuTaps
 from kernels_numba.tile.gpu_turns import GpuTurns
 from kernels_numba.tile.gpu_weights import GpuWeights
 from kernels_numba.tile.gpu_wide import GpuWide
 
 
-class GpuFloats(GpuSamples, GpuBins, GpuReal, GpuFloat, GpuFilter, GpuTile):
-    """For fp32 convolutions, and the transforms of filters."""
+class GpuFloats(GpuSamples, GpuBins, GpuReal, GpuFloat, GpuFilter, GpuTaps, GpuTile):
+    """For fp32 convolutions, the transforms of filters, and short filters."""
 
 
 class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):

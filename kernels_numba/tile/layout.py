@@ -193,3 +193,8 @@ def pack_core(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDArray
     """Words of a real matrix as core matrices, laid out by ``index`` (from group_left_index or group_right_index)."""
     rows, columns = index
     return to_words(matrix[rows, columns].reshape(-1, 2), dtype)
+
+
+def edge_words(taps: int) -> int:
+    """Registers with the neighbours that a short filter needs beyond a piece of a sequence."""
+    return max(1, taps // 2)

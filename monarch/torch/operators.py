@@ -31,9 +31,9 @@ from torch.nn import functional
 
 from .functional import as_autocast, fftconv
 from .modules import with_skip
+from .short import short_conv
 
 Convolve = Callable[..., Tensor]
-Short = Callable[[Tensor, Tensor], Tensor]
 SHORT_TAPS = 3
 
 
@@ -76,58 +76,14 @@ class ImplicitFilter(nn.Module):
             return self.outer(x).T * self.window
 
 
-def short_conv(x: Tensor, taps: Tensor) -> Tensor:
-    """A causal filter of a few taps [D, T] for each channel of x [B, D, L]; the last tap is of lag 0.
-
-    Compiled (``short=torch.compile(short_conv)``, or with the whole layer), it is a sum of shifted sequences that
-    becomes one pass over memory; otherwise PyTorch's own convolution.
-    """
-    if torch.compiler.is_compiling():
-        return _ShortConv.apply(x, taps)
-    padded = functional.pad(x, (taps.shape[-1] - 1, 0))
-    return functional.conv1d(padded, taps[:, None].to(x.dtype), groups=taps.shape[0])
-
-
-class _ShortConv(torch.autograd.Function):
-    """A short filter as sums of shifted sequences, with its gradients written so that each is one pass too."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
-        """Filter x [B, D, L] with taps [D, T]."""
-        ctx.save_for_backward(x, taps)
-        count, length = taps.shape[-1], x.shape[-1]
-        terms = [
-            functional.pad(x, (lag, 0))[..., :length] * taps[:, count - 1 - lag, None].to(x.dtype)
-            for lag in range(count)
-        ]
-        return sum(terms[1:], terms[0])
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        """The same filter backwards; and sums along each sequence first, so that they are read in order."""
-        x, taps = ctx.saved_tensors
-        count, length = taps.shape[-1], x.shape[-1]
-        terms = [
-            functional.pad(dy, (0, lag))[..., lag:] * taps[:, count - 1 - lag, None].to(dy.dtype)
-            for lag in range(count)
-        ]
-        wide = torch.promote_types(taps.dtype, torch.float32)
-        sums = [
-            (dy.to(wide) * functional.pad(x, (lag, 0))[..., :length].to(wide)).sum(-1).sum(0)
-            for lag in reversed(range(count))
-        ]
-        return sum(terms[1:], terms[0]), torch.stack(sums, dim=-1).to(taps.dtype)
-
-
 class Projections(nn.Module):
     """``count`` linear maps of x [B, L, D], each [B, D, L] and through a short filter of its own.
 
     They are made one by one, because parts of one product [B, 3 D, L] have gaps, and the kernels take none.
     """
 
-    def __init__(self, width: int, count: int, *, short: Short = short_conv) -> None:
+    def __init__(self, width: int, count: int) -> None:
         super().__init__()
-        self.short = short
         self.weights = nn.ParameterList([torch.randn(width, width) * width**-0.5 for _ in range(count)])
         uniform = SHORT_TAPS**-0.5
         self.shorts = nn.ParameterList(
@@ -137,7 +93,7 @@ class Projections(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         """The projections, channels first."""
         rows = _ToChannels.apply(as_autocast(x), *(as_autocast(weight) for weight in self.weights))
-        return [self.short(row, taps) for row, taps in zip(rows, self.shorts, strict=True)]
+        return [short_conv(row, taps) for row, taps in zip(rows, self.shorts, strict=True)]
 
 
 class _ToChannels(torch.autograd.Function):
@@ -161,7 +117,10 @@ class _ToChannels(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             for dy, weight in zip(changes, weights, strict=True):
                 part = dy.transpose(1, 2), _each(weight, x)
-                dx = torch.bmm(*part) if dx is None else torch.baddbmm(dx, *part)
+                if dx is None:
+                    dx = torch.bmm(*part)
+                else:  # in place, unless it is differentiated itself
+                    dx = torch.baddbmm(dx, *part) if torch.is_grad_enabled() else dx.baddbmm_(*part)
         return dx, *(_over_all(dy, x) for dy in changes)
 
 
@@ -204,7 +163,6 @@ class Hyena(nn.Module):
         length: L, the longest sequence.
         filter_width: of the network that makes the filter.
         convolve: `monarch.torch.fftconv`, or another function of its signature.
-        short: the short filter, `short_conv` or a compiled one.
     """
 
     def __init__(
@@ -214,10 +172,9 @@ class Hyena(nn.Module):
         *,
         filter_width: int = 64,
         convolve: Convolve = fftconv,
-        short: Short = short_conv,
     ) -> None:
         super().__init__()
-        self.project = Projections(width, 3, short=short)
+        self.project = Projections(width, 3)
         self.filter = ImplicitFilter(width, length, width=filter_width)
         self.skip = nn.Parameter(torch.randn(width))
         self.out = nn.Parameter(torch.randn(width, width) * width**-0.5)
@@ -240,8 +197,7 @@ class MonarchMixer(nn.Module):
         length: L, of every sequence.
         filter_width: of the networks that make the filters.
         residual: add a second long convolution, of the values without their first gate.
-        convolve: as in `Hyena`, and so is
-        short: the short filter.
+        convolve: as in `Hyena`.
     """
 
     def __init__(
@@ -252,10 +208,9 @@ class MonarchMixer(nn.Module):
         filter_width: int = 64,
         residual: bool = True,
         convolve: Convolve = fftconv,
-        short: Short = short_conv,
     ) -> None:
         super().__init__()
-        self.project = Projections(width, 3, short=short)
+        self.project = Projections(width, 3)
         count = 4 if residual else 2  # for each filter one half of later lags and one of earlier ones
         self.filters = nn.ModuleList(
             [ImplicitFilter(width, length, width=filter_width) for _ in range(count)]
