@@ -85,7 +85,7 @@ def differentiate(*plans: Plan, dtype: str = "fp16") -> None:
 
 
 def train() -> None:
-    """What training adds: short filters of any length with their gradients, and the gradient of a long filter by rows."""
+    """Short filters of any length with their gradients, and the gradient of a long filter by rows."""
     from kernels_numba.long_gradient import LongFilterGradient, choose
     from kernels_numba.short_conv import short_conv, short_conv_gradients
 
