@@ -136,6 +136,13 @@ class Layer:
         return [y.detach(), self.x.grad.detach(), self.torch.cat(rows)]
 
 
+def workspaces() -> int:
+    """Bytes that kernels allocated for themselves, which PyTorch's allocator does not see."""
+    from kernels_numba.workspace import allocated
+
+    return allocated(0)
+
+
 def peak(call: Callable[[], Any], torch: Any) -> int:
     """Bytes allocated at the peak of a call, beyond what was allocated before it."""
     torch.cuda.synchronize()
@@ -218,7 +225,7 @@ def measured(
         figures: dict[str, Any] = {"note": ""}
         for part, call in (("forward", layer.forward), ("step", layer.step)):
             layer.forget()
-            figures[f"{part}_bytes"] = peak(call, torch)
+            figures[f"{part}_bytes"] = peak(call, torch) + (workspaces() if convolution == "fused" else 0)
             times, note = times_of(call, torch, figures[f"{part}_bytes"])
             deciles = statistics.quantiles(times, n=10)
             figures |= {

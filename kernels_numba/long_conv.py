@@ -7,6 +7,7 @@ group of channels and pairs of sequences. Nothing is ever copied as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -146,7 +147,7 @@ class LongFFTConv(FFTConv):
 
         streams = 2 if 2 * self.groups.bytes <= self.workspace else 1
         try:
-            return Workspaces(index, self.groups.bytes // 4, 0, streams=streams)
+            return _workspaces(index, self.groups.bytes // 4, streams)
         except LaunchError as error:
             raise LaunchError(
                 f"workspace: {streams * self.groups.bytes} bytes could not be allocated; "
@@ -212,3 +213,12 @@ class LongFFTConv(FFTConv):
                 ([z, buffers["postgate"], *tables, scale, buffers["y"], *scalars], grids[1]),
             )[which]
             machine.run(kernel, count, spec.warps, spec.shared_bytes // 4, arguments)
+
+
+@lru_cache(maxsize=2)
+def _workspaces(index: int, words: int, streams: int) -> Workspaces:
+    """Workspaces of a size, which convolutions share: one follows the other on a stream.
+
+    Those of the last two sizes are kept, for a filter that is learned has a convolution of its own in every step.
+    """
+    return Workspaces(index, words, 0, streams=streams)

@@ -225,7 +225,9 @@ def _prepare(
     else:
         from kernels_numba import filter_transform, filter_whole
 
-        constants, tiles = _kept(_constants, plan)(*choices, index, adjoint, outer, pattern)
+        # A filter that is prepared for graphs changes in every step.
+        tables = _last_constants if scaled and plan.n > LONGEST_KEPT else _kept(_constants, plan)
+        constants, tiles = tables(*choices, index, adjoint, outer, pattern)
         make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
@@ -344,6 +346,13 @@ def _constants(
             "weights": on_gpu.weights(layout.phase, dtype),
         }
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
+
+
+@lru_cache(maxsize=2)
+def _last_constants(*how: Any) -> tuple[dict[str, Any], int]:
+    """`_constants` of long transforms: those of the last filter and its adjoint."""
+    made: tuple[dict[str, Any], int] = _constants.__wrapped__(*how)
+    return made
 
 
 def _complex(k: Any, rows: int, transform: Callable[[Any, int], tuple[Any, Any]]) -> tuple[Any, Any]:

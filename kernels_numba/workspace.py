@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 STREAMS = 4
 """Workspaces that are allocated at a time."""
+
+
+_all: WeakSet[Workspaces] = WeakSet()
+
+
+def allocated(index: int) -> int:
+    """Bytes of all workspaces on a GPU."""
+    return sum(buffer.nbytes for space in _all if space.index == index for buffer in space._buffers)
 
 
 class Workspaces:
@@ -24,6 +33,7 @@ class Workspaces:
         self._buffers: list[Any] = []
         self._free: list[tuple[int, int]] = []
         self._lock = threading.Lock()
+        _all.add(self)
         self._allocate()
 
     def of(self, stream: int) -> tuple[int, int]:
