@@ -11,10 +11,12 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from costmodel import cli_instruments, conv2d_tables, render, units
+from costmodel.cli_predict import run as predict
+from costmodel.cli_predict import say, side
 from costmodel.errors import NoGPUError, UnknownGPUError
 
 OPERATIONS = ("fftconv", "linear", "decode_attention", "conv2d")
@@ -42,7 +44,7 @@ _PREDICT = """\
 Time every sensible plan and put the best first: order 2, 3 and 4; factors that are multiples of 16 where
 the length has such lists, else any; and whatever else a kernel runs.
 
-N, B and H take lists and sweeps: 1024 | 4K | 256,1K,4K | 256:4M:x2 | 1K:8K:+1K  (K = 2^10, M = 2^20).
+Sizes take lists and sweeps: 1024 | 4K | 256,1K,4K | 256:4M:x2 | 1K:8K:+1K  (K = 2^10, M = 2^20).
 The interval is one standard deviation of what went in: measured rates, data-sheet values, the model's
 own error.
 """
@@ -71,17 +73,17 @@ def parser() -> argparse.ArgumentParser:
         "-N", type=_sizes, metavar="N", help="transform length(s) (1024); linear: outputs (4096)"
     )
     shape.add_argument("-M", default=[1], type=_sizes, metavar="M", help="linear: rows of x (1)")
-    shape.add_argument("-K", default=[4096], type=_sizes, metavar="K", help="linear: inputs (4096)")
+    shape.add_argument("-K", type=_sizes, metavar="K", help="linear: inputs (4096); conv2d: taps (7)")
     shape.add_argument("-B", default=[64], type=_sizes, metavar="B", help="batch: sequences per filter (64)")
     shape.add_argument("-H", default=[768], type=_sizes, metavar="H", help="channels: filters (768)")
     shape.add_argument(
-        "-L", type=_size, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
+        "-L", type=_sizes, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
     )
     shape.add_argument(
         "--dtype",
         default="fp16",
         choices=("fp16", "bf16", "fp32"),
-        help="stored type (fp16); fp32: fftconv only",
+        help="stored type (fp16); fp32: fftconv and conv2d only",
     )
     shape.add_argument(
         "--variant",
@@ -249,70 +251,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
 
 
-def _predict(options: argparse.Namespace) -> int:
-    from costmodel.gpus import load
-
-    gpu = load(options.gpu)
-    if options.op == "decode_attention":
-        from costmodel import attention_tables
-
-        heads = {"heads": options.Hq, "kv_heads": options.Hkv or options.Hq, "head_size": options.D}
-        lengths = [options.L or 4096]
-        print(attention_tables.predict(gpu, options.format, batches=options.B, lengths=lengths, **heads))
-        _say(gpu.notes)
-        return 0
-    if options.op == "conv2d":
-        print(conv2d_tables.predict(options, gpu))
-        _say(gpu.notes)
-        return 0
-    from costmodel import fftconv, tables
-
-    if options.op == "linear":
-        if options.dtype == "fp32":
-            raise ValueError("--dtype: got fp32; accepted with linear: fp16, bf16")
-        return _predict_linear(options, gpu)
-    options.N = options.N or [1024]
-    if options.plot:
-        from costmodel import plots
-
-        plots.check_name(options.plot)
-    forecasts = [
-        fftconv.predict(
-            n,
-            gpu=gpu,
-            batch=b,
-            channels=h,
-            length=options.L,
-            dtype=options.dtype,
-            variant=options.variant,
-            order=options.order,
-            packing=options.packing,
-            model=options.model,
-        )
-        for n, b, h in itertools.product(options.N, options.B, options.H)
-    ]
-    print(tables.forecasts(forecasts, options.format, terms=options.explain))
-    if options.explain:
-        text = "\n\n".join(fftconv.explain(f) for f in forecasts)
-        print(f"\n{text}" if options.format == "table" else text, file=_side(options.format))
-    _say(note for f in forecasts for note in f.notes)
-    if options.plot:
-        plots.save(plots.forecast_figure(forecasts), options.plot)
-        render.note(f"drew {options.plot}")
-    return 0
-
-
-def _predict_linear(options: argparse.Namespace, gpu: Any) -> int:
-    from costmodel import linear_tables
-
-    if options.plot or options.order or options.model == "paper":
-        raise ValueError("linear: --plot, --order and --model paper belong to fftconv; leave them out")
-    cases = list(itertools.product(options.M, options.N or [4096], options.K))
-    print(linear_tables.predictions(cases, gpu, options.dtype, options.format, explain=options.explain))
-    _say(gpu.notes)
-    return 0
-
-
 def _thresholds(options: argparse.Namespace) -> int:
     from costmodel import linear_tables
     from costmodel.gpus import load
@@ -324,21 +262,10 @@ def _thresholds(options: argparse.Namespace) -> int:
     else:
         layers = [("", pair) for pair in itertools.product(options.N, options.K)]
     print(linear_tables.thresholds(layers, gpu, options.format, model=options.model))
-    _say(gpu.notes)
+    say(gpu.notes)
     if options.explain:
-        print("\n" + linear_tables.closed_forms(), file=_side(options.format))
+        print("\n" + linear_tables.closed_forms(), file=side(options.format))
     return 0
-
-
-def _say(notes: Iterable[str]) -> None:
-    """Every note once, on stderr."""
-    for text in dict.fromkeys(notes):
-        render.note(text)
-
-
-def _side(form: str) -> Any:
-    """Where an explanation goes: beside a table, but never into a document that a program reads."""
-    return sys.stdout if form == "table" else sys.stderr
 
 
 def _gpus(options: argparse.Namespace) -> int:
@@ -408,7 +335,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {
-    "predict": _predict,
+    "predict": predict,
     "gpus": _gpus,
     "measure": _measure,
     "thresholds": _thresholds,

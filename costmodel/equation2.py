@@ -27,11 +27,12 @@ term by term.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isqrt, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from costmodel import sensitivity
 from costmodel.gpus import GPU, load
 from monarch import format_factors
 
@@ -212,5 +213,12 @@ def explain(factors: Sequence[int], rates: Constants, *, batch: int, channels: i
             largest, (products, f"the products of stage {i}"), (traffic, f"the traffic of stage {i}")
         )
     total = evaluate(expression, values) * 1e6
+    names = ("sigma_h", "sigma_s", "tau_m", "tau_g")
+
+    def moved_cost(changed: dict[str, Any]) -> float:
+        return cost(factors, replace(rates, **changed), batch=batch, channels=channels)
+
+    moved = sensitivity.sensitivities(moved_cost, {name: getattr(rates, name) for name in names})
+    lines.append(sensitivity.sentence(moved))
     lines.append(f"Sum: {total:.4g} us; the largest term is {largest[1]} ({largest[0] / total:.0%}).")
     return "\n".join(lines)

@@ -13,17 +13,14 @@ from math import prod
 from typing import Any
 
 from costmodel import counts as counting
-from costmodel import equation2, kernel_counts, timing, units
+from costmodel import equation2, timing, units
+from costmodel.candidate_plans import LONG_ORDERS, ORDERS, plans
 from costmodel.counts import VARIANTS, Counts
 from costmodel.gpus import GPU, load
 from costmodel.long_counts import ON_CHIP
-from monarch import Plan, factor_lists, format_factors
+from monarch import Plan, format_factors
 
-ORDERS = (2, 3, 4)
-LONG_ORDERS = (5, 6)
-"""Orders that only kernels with outer stages have."""
 MODELS = ("measured", "paper")
-PACKINGS = ("auto", "pair", "half", "any", "complex")
 MAX_PER_ORDER = 3
 
 
@@ -56,6 +53,11 @@ class Candidate:
         return plan_name(self.plan)
 
     @property
+    def bound_share(self) -> float:
+        """How much of the time what binds takes, were it alone."""
+        return max(self.terms_s.values()) / self.time_s
+
+    @property
     def has_kernel(self) -> bool:
         """Whether a kernel for this plan exists (on this GPU); its counts are then exact."""
         return bool(self.counts and self.counts.exact)
@@ -71,6 +73,7 @@ class Candidate:
             "time_low_us": self.time_low_s * 1e6,
             "time_high_us": self.time_high_s * 1e6,
             "bound": self.bound,
+            "bound_share": self.bound_share,
             "margin": self.margin,
             "kernel": self.has_kernel,
             "exact_counts": self.has_kernel,
@@ -113,7 +116,8 @@ class Forecast:
         time = units.microseconds(best.time_s * 1e6)
         text = (
             f"Best plan {best.name} (order {best.plan.order}): {time}, "
-            f"{units.ratio(best.time_s / self.floor_s)}x the memory floor, bound by {best.bound}"
+            f"{units.ratio(best.time_s / self.floor_s)}x the memory floor, bound by {best.bound}, "
+            f"{best.bound_share:.0%} of its time"
         )
         other = next((c for c in self.candidates if c.plan.order != best.plan.order), None)
         if other is None:
@@ -122,85 +126,6 @@ class Forecast:
         return (
             text + f"; the best of order {other.plan.order} ({other.name}) is {best.margin:.0%} slower{tie}."
         )
-
-
-def plans(
-    n: int,
-    *,
-    capacity_bytes: float,
-    orders: Sequence[int] = ORDERS,
-    packing: str = "auto",
-    signal: int | None = None,
-    wanted: int | None = None,
-    dtype: str = "fp16",
-) -> list[Plan]:
-    """Candidate plans: factors that are multiples of 16 where the order has such lists, else any; what kernels run.
-
-    Of fp32 (an FFT on CUDA cores), only what kernels run.
-
-    ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or no pair's kernel does, also one
-    sequence as N/2 complex points.
-    """
-    if packing not in PACKINGS:
-        raise ValueError(f"packing: got {packing!r}; accepted: {', '.join(PACKINGS)}")
-    packings = {"auto": ["pair"], "any": ["pair", "half"]}.get(packing, [packing])
-    if packing == "auto" and n % 2 == 0:
-        run = {
-            pack: any(
-                _runs(Plan(n=n, factors=factors, packing=pack), capacity_bytes, dtype)
-                for order in orders
-                for factors in kernel_counts.factor_lists(points, order, pack, dtype)
-            )
-            for pack, points in (("pair", n), ("half", n // 2))
-        }
-        long = counting.COMPLEX_HALF_BYTES * n > capacity_bytes and dtype != "fp32"
-        if long or (run["half"] and not run["pair"]):
-            packings = ["pair", "half"]
-    out = []
-    for pack in packings:
-        if pack == "half" and (n % 2 or n < 4):
-            continue
-        points = n // 2 if pack == "half" else n
-        for order in orders:
-            known = kernel_counts.factor_lists(points, order, pack, dtype)
-            lists = [] if dtype == "fp32" or order in LONG_ORDERS else _lists_to_count(points, order)
-            lists = [*lists, *(f for f in known if f not in lists)]
-            found = [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
-            out += [p for p in found if dtype != "fp32" or _runs(p, capacity_bytes, dtype)]
-    if not out and dtype == "fp32":
-        raise ValueError(
-            f"N: no fp32 kernel transforms {n} points with packing {packing!r} on this GPU; accepted: powers of two "
-            "from 256 to 16777216 and 3 times a power of two from 768 to 12582912, as far as shared memory goes. Half "
-            "precision has plans of every length"
-        )
-    if not out:
-        raise ValueError(
-            f"N: {n} has no plan of order {' or '.join(map(str, orders))} with packing {packing!r}; "
-            f"choose a length that is a product of that many factors, such as {_longer(n, min(orders))}"
-        )
-    return out
-
-
-def _lists_to_count(points: int, order: int) -> list[tuple[int, ...]]:
-    """Factor lists that are worth counting without a kernel: of multiples of 16 where there are such, else any."""
-    return factor_lists(points, order=order, multiple_of=16) or list(
-        equation2.descending_lists(points, order)
-    )
-
-
-def _runs(plan: Plan, capacity_bytes: float, dtype: str) -> bool:
-    """Whether a kernel runs a plan on a GPU whose blocks can have so much shared memory."""
-    work = kernel_counts.kernel_counts(
-        plan, 2, 1, dtype=dtype, variant="plain", capacity_bytes=capacity_bytes
-    )
-    return work is not None
-
-
-def _longer(n: int, order: int) -> int:
-    from monarch import transform_length
-
-    length: int = transform_length(max(n, 16**order))
-    return length
 
 
 def _case(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from costmodel import linear, measurements, render, units
+from costmodel import linear, linear_explain, measurements, render, sensitivity, units
 from costmodel.gpus import GPU
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TERMS = ("start", "memory", "L2", "CUDA cores", "tensor cores", "latency", "slabs")
 """What a time is made of (`linear.time_of`)."""
@@ -18,7 +21,7 @@ def predictions(
     """The best candidates of one case, or the best of several cases."""
     found = {case: linear.predict(*case, gpu=gpu, dtype=dtype) for case in cases}
     if form == "json":
-        bodies = [_case(case, candidates, dtype) for case, candidates in found.items()]
+        bodies = [_case(case, candidates, dtype, gpu) for case, candidates in found.items()]
         notes = list(gpu.notes)
         if len(bodies) == 1:
             return render.document("predict-linear", gpu=gpu.describe(), **bodies[0], notes=notes)
@@ -54,7 +57,67 @@ def predictions(
         terms = [[c.choice.impl, c.width, c.split, *_terms(c)] for c in _best_of_each(best)]
         names = ["kernel", "B_N", "split", *TERMS]
         text += "\n\n" + render.rows_as(form, names, terms, title="Each term alone")
+    if len(found) == 1 and form != "csv":
+        text += "\n\n" + render.prose(_conclusion(next(iter(found)), next(iter(found.values())), gpu), form)
     return text
+
+
+def explanations(cases: Sequence[tuple[int, int, int]], gpu: GPU, dtype: str) -> str:
+    """How the best time of every case comes about, with numbers."""
+    return "\n\n".join(
+        linear_explain.explain(*case, linear.predict(*case, gpu=gpu, dtype=dtype)[0].choice, gpu, dtype=dtype)
+        for case in cases
+    )
+
+
+def figure(cases: Sequence[tuple[int, int, int]], gpu: GPU, dtype: str) -> Figure:
+    """One case as bars, several as a curve."""
+    from costmodel.sweep_plots import Shown, figure_of
+
+    found = []
+    for case in cases:
+        candidates = linear.predict(*case, gpu=gpu, dtype=dtype)
+        shown = _best_of_each(candidates) if len(cases) == 1 else candidates[:1]
+        floor = _floor_us(case, gpu)
+        numbers = dict(zip("MNK", case, strict=True))
+        found.append(
+            (
+                numbers,
+                [Shown(_name(c), c.time_us, c.time_low_us, c.time_high_us, floor_us=floor) for c in shown],
+            )
+        )
+    return figure_of(found, "MNK", f"linear {dtype} on {gpu.slug}")
+
+
+def _name(c: linear.Candidate) -> str:
+    """A candidate's kernel, width and split."""
+    return f"{c.choice.impl}, B_N = {c.width}" + (f", split {c.split}" if c.split > 1 else "")
+
+
+def _floor_us(case: tuple[int, int, int], gpu: GPU) -> float:
+    """Weights, inputs and outputs once over the memory."""
+    m, n, k = case
+    return 2e6 * (n * k + m * k + m * n) / linear.rates(gpu).memory_bytes_per_s
+
+
+def _runner_up(candidates: Sequence[linear.Candidate]) -> linear.Candidate | None:
+    """The best of another kernel; if there is one kernel only, the next one of it."""
+    best = candidates[0]
+    others = [c for c in candidates if c.choice.impl != best.choice.impl] or list(candidates[1:])
+    return others[0] if others else None
+
+
+def _conclusion(case: tuple[int, int, int], candidates: Sequence[linear.Candidate], gpu: GPU) -> str:
+    best, other = candidates[0], _runner_up(candidates)
+    return sensitivity.conclusion(
+        _name(best),
+        best.time_us,
+        best.time_high_us,
+        bound=best.bound,
+        share=best.terms_us[best.bound] / best.time_us,
+        floor_us=_floor_us(case, gpu),
+        other=(_name(other), other.time_us) if other else None,
+    )
 
 
 def _best_of_each(candidates: Sequence[linear.Candidate]) -> list[linear.Candidate]:
@@ -69,9 +132,11 @@ def _terms(c: linear.Candidate) -> list[str]:
     return [units.microseconds(c.terms_us[name]) if name in c.terms_us else "-" for name in TERMS]
 
 
-def _case(case: tuple[int, int, int], candidates: Sequence[linear.Candidate], dtype: str) -> dict[str, Any]:
+def _case(
+    case: tuple[int, int, int], candidates: Sequence[linear.Candidate], dtype: str, gpu: GPU
+) -> dict[str, Any]:
     m, n, k = case
-    best = candidates[0]
+    best, other = candidates[0], _runner_up(candidates)
 
     def body(c: linear.Candidate) -> dict[str, Any]:
         return {
@@ -83,13 +148,16 @@ def _case(case: tuple[int, int, int], candidates: Sequence[linear.Candidate], dt
             "time_low_us": c.time_low_us,
             "time_high_us": c.time_high_us,
             "bound": c.bound,
-            "margin": c.time_us / best.time_us - 1,
+            "bound_share": c.terms_us[c.bound] / c.time_us,
+            "margin": (other.time_us if c is best and other else c.time_us) / best.time_us - 1,
         }
 
     return {
         "inputs": {"op": "linear", "M": m, "N": n, "K": k, "dtype": dtype},
         "best": body(best),
         "candidates": [body(c) for c in candidates],
+        "floor_us": _floor_us(case, gpu),
+        "conclusion": _conclusion(case, candidates, gpu),
     }
 
 

@@ -80,6 +80,19 @@ def prose(text: str, form: str) -> str:
     return text if form == "md" else textwrap.fill(text, PROSE_WIDTH, break_on_hyphens=False)
 
 
+def wrapped(text: str) -> str:
+    """Lines that a narrow terminal shows whole; what follows of a long one stands further in."""
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        lines.append(
+            textwrap.fill(line, PROSE_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+            if line
+            else line
+        )
+    return "\n".join(lines)
+
+
 def is_number(cell: str) -> bool:
     """Whether a table shows a cell as a number, to the right; empty cells and dashes go with either."""
     head = cell.strip().lstrip("+-~").split(" ")[0].rstrip("%xKMG*")

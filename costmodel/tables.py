@@ -31,10 +31,9 @@ def forecasts(found: Sequence[Forecast], form: str, *, terms: bool = False) -> s
         inputs = dict(first.inputs)
         if len(found) == 1:
             return render.document("predict", gpu=first.gpu.describe(), **cases[0])
-        for key in ("N", "B", "H"):
+        for key in ("N", "B", "H", "L"):
             inputs[key] = sorted({f.inputs[key] for f in found})
-        for key in ("L", "wanted"):
-            inputs.pop(key)
+        inputs.pop("wanted")
         return render.document("predict-sweep", inputs=inputs, gpu=first.gpu.describe(), cases=cases)
     if form == "csv":
         return _csv(found)
@@ -91,6 +90,11 @@ def _one(f: Forecast, form: str, terms: bool) -> str:
 
 def _sweep(found: Sequence[Forecast], form: str) -> str:
     varied = [key for key in ("B", "H") if len({f.inputs[key] for f in found}) > 1]
+    varied += (
+        ["L"]
+        if len({(f.inputs["N"], f.inputs["L"]) for f in found}) > len({f.inputs["N"] for f in found})
+        else []
+    )
     header = ["N", *varied, "best plan", "kernel", "time", "interval", "bound by"]
     header += [f"p={order}" for order in ORDERS]
     rows = []
@@ -100,7 +104,7 @@ def _sweep(found: Sequence[Forecast], form: str) -> str:
         rows.append(
             [
                 units.short(f.inputs["N"]),
-                *(f.inputs[key] for key in varied),
+                *(units.short(f.inputs[key]) if key == "L" else f.inputs[key] for key in varied),
                 b.name,
                 "yes" if b.has_kernel else "no",
                 us(b.time_s),

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, exp, log, sqrt
 
-from costmodel import units
+from costmodel import sensitivity, units
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, Measured
 
@@ -235,7 +235,10 @@ def explain(counts: Counts, gpu: GPU) -> str:
         total, low, high = time_with_interval(counts, gpu)
         each = [f"Kernel {i}, {s.source}\n{explain(s, gpu)}" for i, s in enumerate(counts.stages, start=1)]
         between = units.microseconds_between(low * 1e6, high * 1e6)
-        return "\n".join([*each, f"{len(each)} kernels, one after the other: {_us(total)} ({between})."])
+        moved = sensitivity.sentence(sensitive(counts, gpu, inputs_of(gpu)))
+        return "\n".join(
+            [*each, f"{len(each)} kernels, one after the other: {_us(total)} ({between}).", moved]
+        )
     known = inputs_of(gpu)
     parts = terms(counts, gpu, known)
     resident = resident_blocks(counts, gpu)
@@ -268,9 +271,31 @@ def explain(counts: Counts, gpu: GPU) -> str:
     stages = stages_at_once(counts, known)
     total, low, high = time_with_interval(counts, gpu, known)
     largest = max(parts, key=lambda key: parts[key])
-    lines.append(f"t = largest + others / (1 + {stages:.3g} x {workers:.3g} workers per SM) + launch")
+    others = sum(parts[key] for key in OVERLAPPED) - max(parts[key] for key in OVERLAPPED)
     lines.append(
-        f"Bound by {BOUND_NAMES[largest]}: {_us(parts[largest])} of {_us(total)} "
-        f"({units.microseconds_between(low * 1e6, high * 1e6)})."
+        f"t = largest + others / (1 + {stages:.3g} x {workers:.3g} workers per SM) + launch = "
+        f"{_us(max(parts[key] for key in OVERLAPPED))} + {_us(others)} / {1 + stages * workers:.3g} + "
+        f"{_us(parts['launch'])} = {_us(total)}"
+    )
+    lines.append(sensitivity.sentence(sensitive(counts, gpu, known)))
+    between = units.microseconds_between(low * 1e6, high * 1e6)
+    share = parts[largest] / total
+    lines.append(
+        sensitivity.bound_sentence(BOUND_NAMES[largest], _us(parts[largest]), share, _us(total), between)
     )
     return "\n".join(lines)
+
+
+def sensitive(counts: Counts, gpu: GPU, inputs: Inputs) -> list[sensitivity.Sensitivity]:
+    """What 10 % more of every input does to the time; shares of a rate move it as the rate does, and are left out."""
+    values = {
+        key: entry.value
+        for key, entry in inputs.items()
+        if key != "model_error" and not key.endswith("_fraction")
+    }
+
+    def evaluate(moved: dict[str, float]) -> float:
+        changed = {key: replace(inputs[key], value=value) for key, value in moved.items()}
+        return seconds(counts, gpu, {**inputs, **changed})
+
+    return sensitivity.sensitivities(evaluate, values)

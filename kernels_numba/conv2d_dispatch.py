@@ -85,7 +85,8 @@ class Cost:
     single: bool = False
     """In fp32."""
 
-    def _terms(self, rates: Rates) -> dict[str, float]:
+    def terms(self, rates: Rates) -> dict[str, float]:
+        """Seconds of what it does, each as if it were alone."""
         if self.single:
             return {
                 "device memory": self.bytes / rates.memory,
@@ -100,11 +101,11 @@ class Cost:
 
     def seconds(self, rates: Rates) -> float:
         """Time of the launch."""
-        return max(self._terms(rates).values()) + rates.launch
+        return max(self.terms(rates).values()) + rates.launch
 
     def bound(self, rates: Rates) -> str:
         """What most of it is spent on."""
-        terms = {**self._terms(rates), "launching": rates.launch}
+        terms = {**self.terms(rates), "launching": rates.launch}
         return max(terms, key=lambda name: terms[name])
 
 

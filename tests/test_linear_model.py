@@ -409,7 +409,7 @@ def test_predict_command(form: str, capsys: pytest.CaptureFixture) -> None:
     assert "flat" in one
     if form == "json":
         found = json.loads(one)
-        assert found["best"] == found["candidates"][0] and found["best"]["margin"] == 0
+        assert found["best"] == found["candidates"][0] and found["best"]["margin"] > 0
         assert {"time_us", "time_low_us", "time_high_us", "bound", "tile", "splits"} <= set(found["best"])
     assert main([*command[:5], "1:64:x4", *command[6:]]) == 0
     many = capsys.readouterr().out
