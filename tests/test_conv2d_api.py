@@ -127,24 +127,28 @@ def test_kept_spectra_and_groups_of_images_exclude_each_other() -> None:
     st.integers(1, 300),
     st.integers(1, 40),
     st.integers(2, 64),
-    st.integers(1, 11),
+    st.integers(1, 11) | st.integers(60, 140),
     st.integers(10**5, 10**9),
     st.sampled_from(PASSES),
+    st.sampled_from(("fp16", "fp32")),
 )
-def test_plans_obey_the_limit(n: int, channels: int, size: int, k: int, memory: int, which: str) -> None:
+def test_plans_obey_the_limit(
+    n: int, channels: int, size: int, k: int, memory: int, which: str, dtype: str
+) -> None:
     """Every plan stays within the limit, or the error names a limit that would do."""
     geometry = Geometry.of((n, channels, size, size), (channels, channels, k, k), padding=k // 2)
     try:
-        found = plans(geometry, which, "fp16", memory=memory)
+        found = plans(geometry, which, dtype, memory=memory)
     except ValueError as error:
         needed = int(str(error).split("at least ")[1].split(" bytes")[0])
         assert needed > memory
-        found = plans(geometry, which, "fp16", memory=needed)
+        found = plans(geometry, which, dtype, memory=needed)
         memory = needed
     for plan in found:
         assert plan.bytes <= memory
         assert plan.images * plan.batches >= n
         assert seconds(plan, rates_for(132)) > 0
+    assert found[0].launches == len(found[0].steps())
 
 
 @given(

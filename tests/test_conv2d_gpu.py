@@ -83,6 +83,31 @@ def test_images_in_groups_give_the_same(case: Case) -> None:
     assert np.array_equal(run(case, data), run(case, data, memory=limit))
 
 
+@pytest.mark.parametrize("dtype", ("fp16", "fp32"))
+@pytest.mark.parametrize("which", PASSES)
+def test_memory_limit_is_obeyed(which: str, dtype: str) -> None:
+    """A pass in groups of images allocates no more than it was allowed, and is as right as the whole."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch without CUDA")
+    case = Case((24, 8, 40, 40), 12, (5, 5), which, tile=(32, 32), dtype=dtype)
+    whole = case.plan
+    limit = whole.bytes // 2
+    data = {name: torch.from_numpy(x).cuda() for name, x in case.data().items()}
+    result = exact(which, case.data(), case.geometry, case.layer)
+    out = torch.empty(result.shape, device="cuda", dtype=next(iter(data.values())).dtype)
+    run(case, data, memory=limit, out=out)
+    out.fill_(float("nan"))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run(case, data, memory=limit, out=out)
+    torch.cuda.synchronize()
+    assert 0 < torch.cuda.max_memory_allocated() - before <= limit
+    a, b = (case.data()[name] for name in OPERANDS[which])
+    reference.check_conv2d(out.cpu().numpy(), result, a, b, which=which, dtype=dtype, terms=case.terms)
+
+
 def test_kept_spectrum() -> None:
     case = LAYERS[0]
     data = {**case.data(), **Case(**{**vars(case), "which": "weight_gradient"}).data()}
