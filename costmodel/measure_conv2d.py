@@ -43,6 +43,8 @@ LAYERS = (
     (128, 384, 384, 13, 3),
 )
 """(S, Cin, Cout, n, k): layers for which speed is asked for, and those of convnet-benchmarks."""
+DEPTHWISE = ((128, 96, 32, 3), (128, 96, 32, 7), (64, 96, 56, 7), (64, 96, 64, 31))
+"""(S, C, n, k): layers with a filter for each channel, as providers ``ours:depthwise``, ``cudnn:depthwise``."""
 SWEEP = {3: (3, 5, 7), 64: (3, 5, 7), 96: (3, 5), 128: (3, 5, 7), 384: (5, 7)}
 """By input channels, other filter sizes, forward only: from which k on the FFT wins."""
 
@@ -58,6 +60,7 @@ class Case:
     taps: int
     name_of_pass: str
     dtype: str = "fp16"
+    groups: int = 1
 
     @property
     def name(self) -> str:
@@ -78,7 +81,7 @@ class Case:
         out = self.size - self.taps + 1
         return {
             "x": (self.batch, self.inputs, self.size, self.size),
-            "w": (self.outputs, self.inputs, self.taps, self.taps),
+            "w": (self.outputs, self.inputs // self.groups, self.taps, self.taps),
             "dy": (self.batch, self.outputs, out, out),
         }
 
@@ -92,12 +95,20 @@ class Case:
         """Terms of the direct sum of one result."""
         if self.which == "weight_gradient":
             return self.batch * math.prod(self.shapes["dy"][2:])
-        return (self.inputs if self.which == "forward" else self.outputs) * self.taps**2
+        channels = self.inputs if self.which == "forward" else self.outputs
+        return channels // self.groups * self.taps**2
 
     @property
     def flops(self) -> int:
         """Of the direct sum."""
-        return 2 * math.prod(self.shapes["dy"]) * self.inputs * self.taps**2
+        return 2 * math.prod(self.shapes["dy"]) * self.inputs // self.groups * self.taps**2
+
+    def provider(self, name: str) -> str:
+        """The ``provider`` column."""
+        if self.groups == 1:
+            return name
+        library, _, variant = name.partition(":")
+        return f"{library}:depthwise" + (f"-{variant}" if variant else "")
 
 
 def cases(*, quick: bool = False) -> Iterator[Case]:
@@ -125,6 +136,9 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         for k in SWEEP[inputs]:
             if k != taps:
                 yield Case(batch, inputs, outputs, size, k, "fprop", "fp32")
+    for batch, channels, size, taps in DEPTHWISE:
+        for name in PASSES:
+            yield Case(batch, channels, channels, size, taps, name, groups=channels)
 
 
 def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
@@ -163,7 +177,8 @@ def plan_of(case: Case) -> Any:
     from kernels_numba import explain_conv2d
 
     shapes = case.shapes
-    return explain_conv2d(shapes["x"], shapes["w"], dtype=case.dtype, which=case.which).plan
+    settings: dict[str, Any] = {"dtype": case.dtype, "which": case.which, "groups": case.groups}
+    return explain_conv2d(shapes["x"], shapes["w"], **settings).plan
 
 
 def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
@@ -193,11 +208,12 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row,
         times = time_calls(calls, torch, replays=REPLAYS)
         deciles = statistics.quantiles(times, n=10)
         values = (statistics.median(times), deciles[1], deciles[7], len(times), case.bytes_min, case.flops)
-        return Row(OP, case.name, case.dtype, name, *values, error, *stamp, text), limit
+        text = f"{text}; groups = {case.groups}" if case.groups > 1 else text
+        return Row(OP, case.name, case.dtype, case.provider(name), *values, error, *stamp, text), limit
 
     calls, result = _ours(case, data, torch, kept=False)
     yield measured("ours", calls, result, note, bound)
-    if case.name_of_pass == "accgrad":
+    if case.name_of_pass == "accgrad" and case.groups == 1:
         calls, result = _ours(case, data, torch, kept=True)
         yield measured("ours:kept", calls, result, note + "; spectrum of x kept", bound)
     for name, layout in (("cudnn", torch.contiguous_format), ("cudnn:channels-last", torch.channels_last)):
@@ -238,7 +254,7 @@ def _data(case: Case, torch: Any, seed: int) -> dict[str, Any]:
     found = {
         name: torch.randn(shape, device="cuda", generator=generator) for name, shape in case.shapes.items()
     }
-    found["w"] /= math.sqrt(case.inputs * case.taps**2)
+    found["w"] /= math.sqrt(case.inputs // case.groups * case.taps**2)
     found["dy"] /= math.sqrt(math.prod(case.shapes["dy"][2:]) * case.batch)
     return {name: values.to(kind) for name, values in found.items()}
 
@@ -253,17 +269,21 @@ def _exact(case: Case, data: dict[str, Any], torch: Any) -> Any:
     benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     try:
         if case.which == "forward":
-            return torch.nn.functional.conv2d(data["x"][:EXACT_IMAGES].double(), data["w"].double())
+            x = data["x"][:EXACT_IMAGES].double()
+            return torch.nn.functional.conv2d(x, data["w"].double(), groups=case.groups)
         if case.which == "input_gradient":
             dy = data["dy"][:EXACT_IMAGES].double()
             shape = (len(dy), *data["x"].shape[1:])
-            return torch.nn.grad.conv2d_input(shape, data["w"].double(), dy)
+            return torch.nn.grad.conv2d_input(shape, data["w"].double(), dy, groups=case.groups)
         shape = (EXACT_OUTPUTS, *case.shapes["w"][1:])
         total = torch.zeros(shape, device="cuda", dtype=torch.float64)
+        channels = slice(None if case.groups == 1 else EXACT_OUTPUTS)
+        groups = 1 if case.groups == 1 else EXACT_OUTPUTS
         for start in range(0, case.batch, EXACT_IMAGES):
             images = slice(start, start + EXACT_IMAGES)
             dy = data["dy"][images, :EXACT_OUTPUTS].double()
-            total += torch.nn.grad.conv2d_weight(data["x"][images].double(), shape, dy)
+            x = data["x"][images, channels].double()
+            total += torch.nn.grad.conv2d_weight(x, shape, dy, groups=groups)
         return total
     finally:
         torch.backends.cudnn.benchmark = benchmark
@@ -281,7 +301,7 @@ def _ours(
         shape = {"forward": "dy", "input_gradient": "x"}.get(case.which, "w")
         y = torch.full_like(one[shape], math.nan)
         results.append(y)
-        settings: dict[str, Any] = {"impl": "fft", "out": y}
+        settings: dict[str, Any] = {"impl": "fft", "out": y, "groups": case.groups}
         if case.which == "forward":
             call = functools.partial(kernels_numba.conv2d, one["x"], one["w"], **settings)
         elif case.which == "input_gradient":
@@ -306,12 +326,14 @@ def _library(case: Case, data: list[dict[str, Any]], torch: Any, layout: Any) ->
     for one in data:
         x, w, dy = (one[name].to(memory_format=layout) for name in ("x", "w", "dy"))
         if case.which == "forward":
-            calls.append(lambda x=x, w=w: torch.nn.functional.conv2d(x, w))  # type: ignore[misc]
+            calls.append(
+                lambda x=x, w=w: torch.nn.functional.conv2d(x, w, groups=case.groups)  # type: ignore[misc]
+            )
             continue
         place = wanted.index(True)
         calls.append(
             lambda x=x, w=w, dy=dy, place=place: backward(  # type: ignore[misc]
-                dy, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
+                dy, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], case.groups, wanted
             )[place]
         )
     return calls
