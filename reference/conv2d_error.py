@@ -22,8 +22,8 @@ which four are allowed. All above the subnormal range, where fp16 rounds worse.
 
 **In fp32** transforms are FFTs: two operands and the product go through log2 N stages, N <= 2048 points of a tile, and
 one turn more, each of at most 3.6 roundings (`reference.accuracy`). The sum of K products of spectra (over channels, or
-images and tiles) rounds 2 K partial sums that grow evenly to the whole: K roundings of it. In quadrature
-sqrt((130 + K) / 6) u: 3e-7 for few terms, below 1e-5 for K up to 170 000.
+images and tiles) rounds 2 K partial sums whose squares grow evenly to the whole, each by u / sqrt 3 at worst: as good
+as 2 K roundings. In quadrature sqrt((130 + 2 K) / 6) u: 3e-7 for few terms, below 1e-5 for K up to 80 000.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def conv2d_bound(
     single = u == unit_roundoff("fp32")
     if coherent:
         return (3 * 8 * STAGES + 2 * terms if single else ROUNDINGS) * u
-    roundings = 3 * 3.6 * STAGES + terms if single else ROUNDINGS
+    roundings = 3 * 3.6 * STAGES + 2 * terms if single else ROUNDINGS
     return float(np.sqrt(roundings / 6)) * u * (1 + (4 / np.sqrt(2 * samples) if samples else 0))
 
 
