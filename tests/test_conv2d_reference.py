@@ -303,6 +303,22 @@ def test_nan_is_rejected() -> None:
         assert_same(y, as_written(SAME, x, w), x, w)
 
 
+def test_fp32_is_held_to_fp32() -> None:
+    """A result of operands that were rounded to 10 or to 16 bits of significand is no fp32 result."""
+    draw = np.random.default_rng(3)
+    x, w = (draw.standard_normal(shape).astype(np.float32) for shape in ((2, 8, 20, 20), (6, 8, 5, 5)))
+    exact = reference.conv2d(x, w)
+    held = {"which": "forward", "dtype": "fp32"}
+    reference.check_conv2d(exact.astype(np.float32), exact, x, w, **held)  # type: ignore[arg-type]
+    for bits in (10, 16):
+        step = np.float32(2.0 ** (23 - bits) + 1)  # Veltkamp's splitting
+        high = [step * a - (step * a - a) for a in (x, w)]
+        with pytest.raises(AssertionError):
+            reference.check_conv2d(reference.conv2d(*high), exact, x, w, **held)  # type: ignore[arg-type]
+    few, many = (reference.conv2d_bound("fp32", terms=k) for k in (1, 80_000))
+    assert 2e-7 < few < 4e-7 < many < 1e-5
+
+
 # ---- errors ----
 
 X, W = np.ones((2, 4, 5, 6)), np.ones((6, 2, 3, 3))
