@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from costmodel import any_counts, equation2, kernel_counts
 from costmodel import counts as counting
-from costmodel import equation2, kernel_counts
 from monarch import Plan, factor_lists
 
 ORDERS = (2, 3, 4)
@@ -28,8 +28,8 @@ def plans(
 
     Of fp32 (an FFT on CUDA cores), only what kernels run.
 
-    ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or no pair's kernel does, also one
-    sequence as N/2 complex points.
+    ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or no pair's kernel does (that of any
+    factors aside), also one sequence as N/2 complex points.
     """
     if packing not in PACKINGS:
         raise ValueError(f"packing: got {packing!r}; accepted: {', '.join(PACKINGS)}")
@@ -40,6 +40,7 @@ def plans(
                 _runs(Plan(n=n, factors=factors, packing=pack), capacity_bytes, dtype)
                 for order in orders
                 for factors in kernel_counts.factor_lists(points, order, pack, dtype)
+                if factors not in any_counts.shapes(order, pack)
             )
             for pack, points in (("pair", n), ("half", n // 2))
         }

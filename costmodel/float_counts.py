@@ -120,6 +120,7 @@ def totals(
     turns: int,
     pregate: bool = False,
     postgate: bool = False,
+    complex_data: bool = False,
 ) -> dict[str, int]:
     """Totals of one launch, under the names of the CPU body's counters; zero counts are included.
 
@@ -138,6 +139,7 @@ def totals(
         turns: items of each transform of a block.
         pregate: a gate on the input,
         postgate: and on the output.
+        complex_data: a pair is one complex sequence: gates multiply points, not numbers.
     """
     points, held = prod(factors), lcm(*factors)
     threads = points // held
@@ -160,7 +162,7 @@ def totals(
         flops += 2 * g * transform_flops(r, r, r)
     flops += groups[0] * transform_flops(factors[0], rows_in, factors[0])
     flops += groups[0] * transform_flops(factors[0], factors[0], rows_out)
-    flops += 2 * groups[0] * (rows_in * pregate + rows_out * postgate)
+    flops += (6 if complex_data else 2) * groups[0] * (rows_in * pregate + rows_out * postgate)
 
     exchanges = 2 * (len(factors) - 1) + half
     brought = 8 * groups[0] * rows_in * (points >= AHEAD_POINTS)  # through the lane's own places
@@ -235,6 +237,7 @@ def kernel_counts(
         turns=1,
         pregate=gated,
         postgate=gated,
+        complex_data=plan.packing == "complex",
     )
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
     shared = found["shared_read_bytes"] + found["shared_written_bytes"]

@@ -17,6 +17,7 @@ from math import gcd, prod
 from typing import Any
 
 from costmodel import (
+    any_counts,
     block_counts,
     deep_counts,
     float_counts,
@@ -57,6 +58,8 @@ def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp
         known = block_counts.shapes(packing)
     elif order == 4:
         known = deep_counts.shapes(packing)
+    if dtype != "fp32":
+        known = [*known, *any_counts.shapes(order, packing)]
     return [f for f in known if prod(f) == points]
 
 
@@ -166,6 +169,8 @@ def kernel_counts(
         return group_counts.kernel_counts(
             plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
         )
+    if plan.factors in any_counts.shapes(plan.order, plan.packing):
+        return any_counts.kernel_counts(plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes)
     if plan.order == 4:
         return deep_counts.kernel_counts(
             plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes

@@ -37,6 +37,7 @@ def plans_of(case: Any, asked: Sequence[Plan] = ()) -> list[Plan]:
     When nothing was asked for, of the plain fp16 case of every length all lists with the default's packing, and of
     causal cases the default for longer signals.
     """
+    from kernels_numba import fused_any
     from kernels_numba.families import FAMILIES, default_plan, default_plans
 
     default = default_plans(halved=2 * case.length <= case.n, dtype=case.dtype)[case.n]
@@ -44,6 +45,7 @@ def plans_of(case: Any, asked: Sequence[Plan] = ()) -> list[Plan]:
     if not asked:
         others = [default_plan(case.n, case.dtype)]
     if not asked and case.variant == "plain" and case.dtype == "fp16" and case.batch > 1:
-        lists = [f for family in FAMILIES for f in family.PACKINGS.get(default.packing, ())]
+        tuned = [family for family in FAMILIES if family is not fused_any]
+        lists = [f for family in tuned for f in family.PACKINGS.get(default.packing, ())]
         others = [default.with_(factors=f) for f in lists if math.prod(f) == default.points]
     return [default, *(plan for plan in others if plan != default)]

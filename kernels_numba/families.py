@@ -3,8 +3,8 @@
 A family is a module with ``FACTORS`` and ``PACKINGS`` (the plans it runs), ``make_spec`` (plan to compiled-in
 choices), ``build`` (the kernel function), ``SIGNATURE``, ``min_blocks``, ``workers`` (who takes items),
 ``operand_key`` and ``operands`` (its constant buffers, and what they depend on) and ``spectrum_layout`` (the filter's
-order). One whose instructions only one compute capability has says so as ``CAPABILITY``. A new kernel is a new family;
-nothing else changes.
+order). One whose instructions only one compute capability has says so as ``CAPABILITY``; one with too many plans to
+list says in words what they are as ``ACCEPTED``. A new kernel is a new family; nothing else changes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 from math import prod
 from types import ModuleType
 
-from kernels_numba import fused_block, fused_deep, fused_float, fused_group, fused_warp
+from kernels_numba import fused_any, fused_block, fused_deep, fused_float, fused_group, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
-FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block, fused_deep)
+FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block, fused_deep, fused_any)
 """For fp16 and bf16."""
 
 FLOAT_TYPES = ("fp32", "complex64")
@@ -53,14 +53,34 @@ HALVED_FACTORS: dict[int, tuple[int, ...]] = {
 """The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
 
 
+COMPLEX_FACTORS: dict[int, tuple[int, ...]] = {
+    256: (16, 16),
+    512: (32, 16),
+    768: (48, 16),
+    1024: (64, 16),
+    1536: (48, 32),
+    2048: (64, 32),
+    4096: (16, 16, 16),
+    8192: (32, 16, 16),
+    12288: (48, 16, 16),
+    16384: (32, 32, 16),
+    24576: (48, 32, 16),
+    32768: (32, 32, 32),
+    40960: (80, 32, 16),
+}
+"""The same for complex sequences whose products are of half precision, with which one kernel does all lengths."""
+
+
 def families(dtype: str = "fp16") -> tuple[ModuleType, ...]:
     """The families for sequences of a dtype: fp32 and complex64 have one, for every order."""
     return (fused_float,) if dtype in FLOAT_TYPES else FAMILIES
 
 
-def default_factors(dtype: str = "fp16") -> dict[int, tuple[int, ...]]:
-    """By transform length, the factors that are best for a dtype."""
+def default_factors(dtype: str = "fp16", *, complex_data: bool = False) -> dict[int, tuple[int, ...]]:
+    """By transform length, the factors that are best for a dtype (of products; of complex sequences too)."""
     found: dict[int, tuple[int, ...]] = fused_float.DEFAULT_FACTORS
+    if complex_data and dtype not in FLOAT_TYPES:
+        return COMPLEX_FACTORS
     if dtype == "complex64":
         return {n: factors for n, factors in found.items() if prod(factors) == n}
     return found if dtype == "fp32" else DEFAULT_FACTORS
@@ -78,22 +98,25 @@ def default_plans(
     *,
     halved: bool = False,
     dtype: str = "fp16",
+    complex_data: bool = False,
 ) -> dict[int, Plan]:
     """By transform length, the plans for sequences of a dtype on a GPU of a compute capability.
 
     Its blocks can have ``limit`` bytes of shared memory. ``halved``: for at most half a length of samples in and out.
     Where a pair of sequences does not fit, one sequence may, with half-length packing; other lengths are left out.
+    ``complex_data``: ``dtype`` is that of the products of complex sequences.
     """
     found = {}
-    by_length, halves = default_factors(dtype), {} if dtype in FLOAT_TYPES or not halved else HALVED_FACTORS
-    packing = "complex" if dtype == "complex64" else "pair"
+    complex_data = complex_data or dtype == "complex64"
+    by_length, halves = default_factors(dtype, complex_data=complex_data), HALVED_FACTORS
+    if dtype in FLOAT_TYPES or complex_data or not halved:
+        halves = {}
+    packing = "complex" if complex_data else "pair"
     for n, factors in by_length.items():
         lists = [halves[n], factors] if n in halves else [factors]
         candidates = [Plan(n, f, packing=packing) for f in lists if prod(f) == n]
         shorter = by_length.get(n // 2, ())
-        halved_lists = (
-            (*lists, shorter) if packing == "pair" else ()
-        )  # complex data have no half-length packing
+        halved_lists = (*lists, shorter) if not complex_data else ()  # which have no half-length packing
         candidates += [Plan(n, f, packing="half") for f in halved_lists if 2 * prod(f) == n]
         for plan in candidates:
             family = _find(plan, dtype)
@@ -103,9 +126,9 @@ def default_plans(
     return found
 
 
-def default_plan(n: int, dtype: str = "fp16") -> Plan:
+def default_plan(n: int, dtype: str = "fp16", *, complex_data: bool = False) -> Plan:
     """The plan for a transform length of `default_factors`, on an H100 or H200."""
-    return default_plans(dtype=dtype)[n]
+    return default_plans(dtype=dtype, complex_data=complex_data)[n]
 
 
 def runs_on(family: ModuleType, capability: tuple[int, int]) -> bool:
@@ -130,10 +153,12 @@ def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:
         accepted: dict[str, list[str]] = {}
         for each in families(dtype):
             for packing, factors in each.PACKINGS.items():
-                accepted.setdefault(packing, []).extend(map(format_factors, factors))
-        listed = "; ".join(
+                in_words = getattr(each, "ACCEPTED", None)
+                listed = [in_words] if in_words else map(format_factors, factors)
+                accepted.setdefault(packing, []).extend(listed)
+        text = "; ".join(
             f"with packing '{packing}' " + ", ".join(found) for packing, found in accepted.items()
         )
         kind = " in fp32" if dtype in FLOAT_TYPES else ""
-        raise ValueError(f"plan: no fused kernel runs {plan}{kind}; accepted {listed}")
+        raise ValueError(f"plan: no fused kernel runs {plan}{kind}; accepted {text}")
     return family

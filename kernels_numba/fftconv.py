@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import Device, device
-from kernels_numba.families import family_of
+from kernels_numba.families import FLOAT_TYPES, family_of
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import ELEMENT_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES
 from monarch import Plan
 
 MAX_ITEMS = 2**31 - 1
@@ -68,12 +68,12 @@ def fftconv(
         mode: "circular" (any L; K <= L), "causal" (output n uses inputs up to n) or "two-sided" (tap (K - 1) // 2
             is lag 0). The transform is the shortest that a kernel has: L itself or 2 L - 1 points for circular,
             else what `monarch.convolution_length` says, at most 2^24.
-        pregate: gate on the input, shaped and typed as ``u`` (not for complex sequences).
+        pregate: gate on the input, shaped and typed as ``u``.
         postgate: gate on the output, shaped and typed as ``u``.
         plan: a plan of `kernels_numba.families`; by default the one measured fastest.
-        products: "fp16" or "bf16" for fp32 sequences whose products are of halves: inputs are rounded to that type, and
-            results are of its accuracy, stored as fp32. "fp32" for fp16 and bf16 sequences too long for one kernel:
-            everything between input and output is fp32. By default the type of the sequences.
+        products: "fp16" or "bf16" for fp32 and complex64 sequences whose products are of halves: inputs are rounded to
+            that type, and results are of its accuracy, stored as fp32. "fp32" for fp16 and bf16 sequences too long for
+            one kernel: everything between input and output is fp32. By default the type of the sequences.
         tile: causal convolutions with a short filter can be done in tiles of so many samples (`partial_fftconv`); None
             for the whole at once. "auto": what `partial_choice.choose_tile` says, which also says why.
         out: where to put the result, shaped and typed as ``u`` (``u`` itself is allowed).
@@ -184,10 +184,6 @@ class FFTConv:
             at_post = (type(postgate) is kind and read(postgate)) or self._address(
                 postgate, "postgate", index
             )
-        if self.complex and (pregate is not None or postgate is not None):
-            raise TypeError(
-                "pregate, postgate: complex sequences have no gates yet; multiply before and after"
-            )
         if index is None:
             self._run_on_host(adapter, u, pregate, postgate, y)
             return y
@@ -252,7 +248,8 @@ class FFTConv:
             **({"shared_limit": limit} if limit else {}),
             **({"marked": 1} if self.spectrum.marks else {}),
         )
-        return spec if products == self.spectrum.dtype or self.complex else replace(spec, sequences="fp32")
+        wide = products in HALF_TYPES and self.spectrum.dtype in FLOAT_TYPES
+        return replace(spec, sequences="fp32") if wide else spec
 
     def _operand_key(self, spec: Any) -> tuple:
         marks = (self.spectrum.marks,) if self.spectrum.marks else ()

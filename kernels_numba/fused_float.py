@@ -62,7 +62,9 @@ def build(tile: Any, spec: Spec) -> Any:
     load_post = tile.load_floats(outputs, 2 * kept // sequences, guarded=spec.guarded)
     store_first = tile.store_floats(outputs, guarded=spec.guarded)
     store_second = tile.store_floats(tuple((c, (r[0] + kept,)) for c, r in outputs), guarded=spec.guarded)
-    gate_in, gate_out, join = tile.multiply_floats(2 * live), tile.multiply_floats(2 * kept), tile.join
+    complex_data = half and not with_mirrors
+    multiply = (lambda n: tile.multiply_complex_floats(n // 2)) if complex_data else tile.multiply_floats
+    gate_in, gate_out, join = multiply(2 * live), multiply(2 * kept), tile.join
     # Stages that a shorter list does not have are the last one again; nothing of them is compiled.
     four = [stages[min(i, order - 1)] for i in range(4)]
     step2, radix2, step3, radix3, step4, radix4 = (x for s in four[1:] for x in (s.step, s.radix))

@@ -52,9 +52,10 @@ def choose_plan(
     need = points_needed(mode, length, taps)
     capability = where.capability or HOPPER  # the CPU body runs every family
     limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
+    complex_data = sequences == "complex64"
     plans = {
         n: p
-        for n, p in default_plans(limit, capability, dtype=dtype).items()
+        for n, p in default_plans(limit, capability, dtype=dtype, complex_data=complex_data).items()
         if on_chip is None or n <= on_chip
     }
     longer: dict[int, Plan] = {}
@@ -71,7 +72,10 @@ def choose_plan(
     if plan is None:
         found, outer = _default(mode, length, taps, need, plans, longer, (dtype, sequences), where)
         if not outer:
-            found = default_plans(limit, capability, halved=2 * length <= found.n, dtype=dtype)[found.n]
+            halved = 2 * length <= found.n
+            found = default_plans(limit, capability, halved=halved, dtype=dtype, complex_data=complex_data)[
+                found.n
+            ]
         plan = found
     else:
         outer = _is_long(plan, dtype, capability, on_chip)
@@ -90,9 +94,10 @@ def choose_plan(
                 f"plan: {plan.n} points are too few for a {mode} convolution of {length} samples with {taps} "
                 f"taps, which needs {need}{or_exact}"
             )
-    if (plan.packing == "complex") != (dtype == "complex64"):
+    if (plan.packing == "complex") != complex_data:
         raise ValueError(
-            f"plan: {plan} is for {'complex' if plan.packing == 'complex' else 'real'} sequences, these are {dtype}; "
+            f"plan: {plan} is for {'complex' if plan.packing == 'complex' else 'real'} sequences, these are "
+            f"{sequences}; "
             'Plan(..., packing="complex") is for complex64, the other packings are for real ones'
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
@@ -139,7 +144,7 @@ def _default(
             return found[min(fitting)], outer
     dtype, sequences = types
     reasons = ""
-    if len(plans) < len(default_factors(dtype)):
+    if len(plans) < len(default_factors(dtype, complex_data=sequences == "complex64")):
         reasons = f" on {where.name}, by its shared memory"
     if not longer:
         reasons += f" ({refusal(sequences, dtype)})"

@@ -66,10 +66,11 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     Order 2: the default plans, and 32x16, in both formats, the gated and guarded kernel of 256 and of 1024 points, and
     the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
     default plans, 16x32x32 and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in
-    both formats, the gated and guarded kernels, and the causal one for pairs. fp32: the default plans, and the same
-    variants at 1024 points. Filters: the passes in fp32. Linear layers: the default kernels of some
-    shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and the realigning
-    copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`.
+    both formats, the gated and guarded kernels, and the causal one for pairs. Any factors: see `_any_factors`. fp32:
+    the default plans, and the same variants at 1024 points. Filters: the passes in fp32. Linear layers: the default
+    kernels of some shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and
+    the realigning copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`. Those that measure a
+    GPU: `_probes`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -98,6 +99,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
+    yield from _any_factors()
     yield from _gradients()
     yield from _linear()
     yield from attention_kernels()
@@ -173,6 +175,26 @@ def _order_4() -> Iterator[tuple[Any, Any]]:
             if packing == "pair":
                 causal = plan.with_(signal=plan.n // 2, wanted=plan.n // 2)
                 yield fused_deep, fused_deep.make_spec(causal, "fp16")
+
+
+def _any_factors() -> Iterator[tuple[Any, Any]]:
+    """Any factors: orders 2 and 3, each packing, factors read through the caches, gates, and both formats."""
+    for factors, packing, dtype in (
+        ((48, 48), "pair", "fp16"),
+        ((112, 112), "pair", "fp16"),
+        ((48, 48, 16), "pair", "bf16"),
+        ((48, 48), "half", "fp16"),
+        ((112, 16, 16), "half", "fp16"),
+    ):
+        plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+        yield _kernel(plan, dtype)
+    yield _kernel(Plan(2304, (48, 48)), "fp16", guarded=True, pregate=True, postgate=True)
+    yield _kernel(Plan(2304, (48, 48), signal=1152, wanted=1152), "fp16")
+    for gated in (False, True):
+        family, spec = _kernel(
+            Plan(4096, (16, 16, 16), packing="complex"), "fp16", guarded=gated, pregate=gated, postgate=gated
+        )
+        yield family, replace(spec, sequences="fp32")
 
 
 def _gradients() -> Iterator[tuple[Any, Any]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import monarch
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import device
-from kernels_numba.families import family_of
+from kernels_numba.families import FLOAT_TYPES, family_of
 from kernels_numba.long_plans import split_of
 from kernels_numba.plan_choice import check_pattern, choose_plan, kept_bins, marks_of, rows_kept
 from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
@@ -42,7 +42,8 @@ class Spectrum:
     dtype: str
     """Of the sequences,"""
     products: str
-    """and of the products: the same, a half-precision type for fp32 sequences, or fp32 for long ones of halves."""
+    """and of the products: the same, a half-precision type for fp32 and complex64 sequences, or fp32 for long ones of
+    halves."""
     words: Any = field(repr=False)
     """int32 [H, N], of fp32 [H, 2 N]"""
     scales: Any = field(repr=False)
@@ -177,10 +178,11 @@ def _prepare(
         raise ValueError(f"dtype: accepted are {', '.join(ELEMENT_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
     kind = adapter.dtype_name(k)
-    mixed = (products in HALF_TYPES and dtype == "fp32") or (products == "fp32" and dtype in HALF_TYPES)
+    mixed = (products in HALF_TYPES and dtype in FLOAT_TYPES) or (products == "fp32" and dtype in HALF_TYPES)
     if products not in (None, dtype) and not mixed:
         raise ValueError(
-            "products: accepted are fp16 and bf16 for fp32 sequences, fp32 for long ones of halves, or nothing; got "
+            f"products: accepted are fp16 and bf16 for {' and '.join(FLOAT_TYPES)} sequences, fp32 for long ones of "
+            "halves, or nothing; got "
             f"{products!r} for {dtype} ones"
         )
     complex_filter = kind in ("complex64", "complex128")
@@ -227,15 +229,17 @@ def _prepare(
 
         # A filter that is prepared for graphs changes in every step.
         tables = _last_constants if scaled and plan.n > LONGEST_KEPT else _kept(_constants, plan)
-        constants, tiles = tables(*choices, index, adjoint, outer, pattern)
+        # A complex filter's parts are transformed in fp32, whatever becomes of their sum.
+        made = "fp32" if complex_filter else stored
+        constants, tiles = tables(*choices, index, adjoint, outer, pattern, made)
         make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
             return make(
-                x, rows, constants, tiles, stored, ORDINARY[stored], adapter=adapter_of(x, "k"), index=index
+                x, rows, constants, tiles, made, ORDINARY[made], adapter=adapter_of(x, "k"), index=index
             )
 
-        words, scales = _complex(k, rows, on_gpu) if complex_filter else on_gpu(k, rows)
+        words, scales = _complex(k, rows, on_gpu, stored) if complex_filter else on_gpu(k, rows)
     if scaled is None:
         scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
     return Spectrum(
@@ -328,8 +332,12 @@ def _constants(
     adjoint: bool = False,
     outer: bool = False,
     pattern: monarch.SparsityPattern | None = None,
+    made: str = "fp16",
 ) -> tuple[dict[str, Any], int]:
-    """A layout in the memory of GPU ``index``, as `filter_whole` wants it, or else `filter_transform`; tiles."""
+    """A layout in the memory of GPU ``index``, as `filter_whole` wants it, or else `filter_transform`; tiles.
+
+    ``made``: the type of the spectra to be made in that layout.
+    """
     from kernels_numba import filter_transform as on_gpu
     from kernels_numba import filter_whole
     from kernels_numba.launch import DeviceBuffer
@@ -337,13 +345,13 @@ def _constants(
     layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, adjoint, outer, pattern)
     host = {"numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources)}
     room = device(index).shared_bytes_per_block or 0
-    if dtype in HALF_TYPES and not outer and filter_whole.fits(layout.n, room):
+    if made in HALF_TYPES and not outer and filter_whole.fits(layout.n, room):
         host |= filter_whole.tables(layout.n, layout.order, layout.phase)
     else:
         host |= {
-            "table": _kept(on_gpu.tables, plan)(layout.n, dtype)[0],
+            "table": _kept(on_gpu.tables, plan)(layout.n, made)[0],
             "places": on_gpu.places(layout.n, layout.order),
-            "weights": on_gpu.weights(layout.phase, dtype),
+            "weights": on_gpu.weights(layout.phase, made),
         }
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
@@ -355,8 +363,13 @@ def _last_constants(*how: Any) -> tuple[dict[str, Any], int]:
     return made
 
 
-def _complex(k: Any, rows: int, transform: Callable[[Any, int], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Words and scales of a complex fp32 filter from those of its parts, which are transformed as real filters."""
+def _complex(
+    k: Any, rows: int, transform: Callable[[Any, int], tuple[Any, Any]], stored: str
+) -> tuple[Any, Any]:
+    """Words and scales of a complex filter from its parts, which are transformed as real filters, in fp32.
+
+    In half precision the sum is scaled and rounded as `_transform` does, in tiles of two positions (`fused_any`).
+    """
     adapter = adapter_of(k, "k")
     if adapter.library == "torch" and adapter.index(k) is not None:
         import torch
@@ -365,14 +378,33 @@ def _complex(k: Any, rows: int, transform: Callable[[Any, int], tuple[Any, Any]]
         words, scales = transform(torch.cat([wide.real, wide.imag]).contiguous(), 2 * rows)
         parts = torch.view_as_complex(words.view(torch.float32).view(2, rows, -1, 2))
         whole = torch.view_as_real(parts[0] + 1j * parts[1]).contiguous()
+        if stored in HALF_TYPES:
+            peak = torch.view_as_complex(whole).abs().amax(dim=1)
+            scales = torch.from_numpy(_scales(peak.cpu().numpy(), stored)).to(k.device)
+            tiled = (whole / scales[:, None, None]).view(rows, -1, 2, 2).transpose(2, 3)
+            kind = torch.float16 if stored == "fp16" else torch.bfloat16
+            return tiled.to(kind).contiguous().view(rows, -1).view(torch.int32), scales
         return whole.view(rows, -1).view(torch.int32), scales[:rows]
     xp = adapter.cupy if adapter.library == "cupy" else np  # type: ignore[attr-defined]
     wide = xp.broadcast_to(k if xp is not np else adapter.host(k), (rows, k.shape[-1]))
     words, scales = transform(xp.concatenate([wide.real, wide.imag]), 2 * rows)
-    if xp is np:
+    if xp is np or stored in HALF_TYPES:  # not every library has bf16
         words, scales = (adapter_of(x, "k").host(x) for x in (words, scales))
     parts = words.view(np.complex64).reshape(2, rows, -1)
-    return (parts[0] + np.complex64(1j) * parts[1]).view(np.int32), scales[:rows]
+    whole = parts[0] + np.complex64(1j) * parts[1]
+    if stored not in HALF_TYPES:
+        return whole.view(np.int32), scales[:rows]
+    scales = _scales(np.abs(whole).max(axis=1), stored)
+    tiled = (whole / scales[:, None]).view(np.float32).reshape(rows, -1, 2, 2).swapaxes(2, 3)
+    halves = np.ascontiguousarray(tiled.astype(STORAGE_TYPES[stored])).reshape(rows, -1)
+    return xp.asarray(halves.view(np.int32)), xp.asarray(scales)
+
+
+def _scales(peak: NDArray, dtype: str) -> NDArray[np.float32]:
+    """By channel the power of two over which a spectrum of that largest magnitude is stored."""
+    least, most = ORDINARY[dtype]
+    ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
+    return np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(np.where(ordinary, 1.0, peak)))).astype(np.float32)
 
 
 def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray]:
@@ -380,14 +412,11 @@ def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray
     circle = np.zeros((rows, layout.n), k.dtype)
     circle[:, layout.targets] = k[..., layout.sources]
     bins = np.fft.fft(circle, axis=-1)
-    peak = np.abs(bins).max(axis=1)
-    least, most = ORDINARY[layout.dtype]
-    ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
-    scale = np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(np.where(ordinary, 1.0, peak))))
+    scale = _scales(np.abs(bins).max(axis=1), layout.dtype)
     values = np.zeros((rows, layout.order.shape[1]), np.complex128)
     for order, phase in zip(layout.order, layout.phase, strict=True):
         values += bins[:, order] * phase
     values /= scale[:, None]
     tiled = values.reshape(rows, layout.tiles, -1)
     parts = np.stack([tiled.real, tiled.imag], axis=2).astype(STORAGE_TYPES[layout.dtype])
-    return parts.reshape(rows, -1).view(np.int32), scale.astype(np.float32)
+    return parts.reshape(rows, -1).view(np.int32), scale

@@ -35,20 +35,24 @@ def _random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def convolve(*plans: Plan, dtype: str = "fp16") -> None:
-    """Whole, and causal of odd length with gates where the dtype has them; three sequences, so that one is alone."""
+def convolve(*plans: Plan, dtype: str = "fp16", products: str | None = None) -> None:
+    """Whole, and causal of odd length with gates; three sequences, so that one is alone."""
     kind = {"fp16": np.float16, "fp32": np.float32, "complex64": np.complex64}[dtype]
     for plan in plans:
         for mode, length, gated in (("circular", plan.n, False), ("causal", plan.n // 2 - 3, True)):
-            u, k = _random(3, 2, length).astype(kind), _random(2, length, seed=1) / length**0.5
-            names = ("pregate", "postgate") if gated and dtype != "complex64" else ()
-            gates = {name: _random(*u.shape, seed=2).astype(kind) for name in names}
-            y = kernels_numba.fftconv(u, k, mode=mode, plan=plan, **gates)
+            turned = 1 + 1j if dtype == "complex64" else 1
+            u, k = (turned * _random(3, 2, length)).astype(kind), _random(2, length, seed=1) / length**0.5
+            names = ("pregate", "postgate") if gated else ()
+            gates = {name: (turned * _random(*u.shape, seed=2)).astype(kind) for name in names}
+            y = kernels_numba.fftconv(u, k, mode=mode, plan=plan, products=products, **gates)
             exact = reference.fftconv(u, k, mode=mode, **gates)
-            if dtype == "fp16":
-                pairs = plan.packing == "pair"
+            if "fp16" in (dtype, products):
+                pairs, roundings = (
+                    plan.packing == "pair",
+                    len(gates) if products is None else 1 + 2 * len(gates),
+                )
                 found = reference.relative_error(y, exact, u, k, pairs=pairs, **gates).overall
-                bound = 1.3 * reference.fftconv_bound(plan.order, dtype, gates=len(gates))
+                bound = 1.3 * reference.fftconv_bound(plan.order, "fp16", gates=roundings)
             else:
                 found, bound = np.linalg.norm(y - exact) / np.linalg.norm(exact), 1e-6
             assert found <= bound, f"{plan} {mode}: error {found}, bound {bound}"
@@ -259,6 +263,14 @@ PARTS: dict[str, Callable[[], None]] = {
     "block-half": partial(convolve, *_plans((16, 16, 16), (32, 32, 32), packing="half")),
     "deep": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16))),
     "deep-half": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16), packing="half")),
+    "any": partial(convolve, *_plans((48, 48), (208, 16), (64, 48), (16, 48, 16))),
+    "any-half": partial(convolve, *_plans((80, 48), (112, 16, 16), packing="half")),
+    "any-complex": partial(
+        convolve,
+        *(kernels_numba.families.default_plan(n, "fp16", complex_data=True) for n in (1024, 4096)),
+        dtype="complex64",
+        products="fp16",
+    ),
     "float": partial(
         convolve, *(kernels_numba.families.default_plan(n, "fp32") for n in (256, 1024, 4096)), dtype="fp32"
     ),

@@ -510,7 +510,7 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
     "plan of half packing": (
         ValueError,
         "^plan: .*packing 'pair'",
-        lambda: call(plan=Plan(512, (16, 16), packing="half"), u=np.zeros((2, 3, 512), np.float16)),
+        lambda: call(plan=Plan(768, (24, 16), packing="half"), u=np.zeros((2, 3, 768), np.float16)),
     ),
     "plan is text": (TypeError, "^plan: .*Plan.*str", lambda: call(plan="16x16")),
     "dtype unknown": (

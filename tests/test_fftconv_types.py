@@ -90,11 +90,11 @@ def test_a_prepared_call_with_half_products() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "products"),
-    [(np.float16, "bf16"), (np.float16, "fp8"), (np.float32, "fp8"), (np.complex64, "fp16")],
+    [(np.float16, "bf16"), (np.float16, "fp8"), (np.float32, "fp8"), (np.complex64, "fp32")],
 )
 def test_other_products_are_refused(dtype: Any, products: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"^products: accepted are fp16 and bf16 for fp32 .*got '{products}'"
+        ValueError, match=rf"^products: accepted are fp16 and bf16 for fp32 and complex64 .*got '{products}'"
     ):
         kernels_numba.fftconv(np.ones((1, 1, 256), dtype), np.ones(3), products=products)
 
@@ -140,6 +140,50 @@ def test_complex_convolution_is_linear_over_the_complex_numbers(seed: int, n: in
     assert np.linalg.norm(turned - 1j * y) <= 2 * reference.fft32_bound(n) * size
 
 
+@pytest.mark.parametrize("products", [None, "fp16", "bf16"])
+@pytest.mark.parametrize("complex_filter", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "length", "taps", "gated"),
+    [
+        ("circular", 256, 256, (False, False)),
+        ("circular", 777, 77, (True, False)),
+        ("causal", 501, 300, (True, True)),
+        ("two-sided", 300, 100, (False, True)),
+    ],
+)
+def test_complex_gates_and_half_products(
+    mode: str, length: int, taps: int, gated: tuple[bool, bool], complex_filter: bool, products: str | None
+) -> None:
+    """Gates multiply as complex numbers do; products of halves are within the bound of halves."""
+    u = complex_noise((3, 2, length), 1)
+    k = (complex_noise((2, taps), 2) if complex_filter else single((2, taps), 2)) / np.float32(taps) ** 0.5
+    names = [name for name, on in zip(("pregate", "postgate"), gated, strict=True) if on]
+    gates = {name: complex_noise(u.shape, 3 + i) for i, name in enumerate(names)}
+    y = kernels_numba.fftconv(u, k, mode=mode, products=products, **gates)
+    assert y.dtype == np.complex64 and y.shape == u.shape
+    plan = prepare_filter(k, length=length, mode=mode, dtype="complex64", products=products).plan
+    exact = reference.fftconv(u, k, mode=mode, **gates)
+    if products is None:
+        bound = reference.fft32_bound(plan.n, gates=len(names), coherent=True)
+    else:  # one rounding more for the input, and two for each gate: its own, and that of the product
+        bound = reference.fftconv_bound(plan.order, products, gates=1 + 2 * len(names), coherent=True)
+    reference.check_close(y, exact, u, k, bound=bound, **gates)
+    for wrong in (np.conj(y), np.roll(y, 1, axis=-1), 1j * y):
+        with pytest.raises(AssertionError):
+            reference.check_close(wrong, exact, u, k, bound=bound, **gates)
+
+
+@pytest.mark.parametrize("factors", [(16, 16), (48, 16), (64, 32), (16, 16, 16), (48, 16, 16)], ids=str)
+@pytest.mark.parametrize("products", ["fp16", "bf16"])
+def test_half_products_of_many_complex_sequences(factors: tuple[int, ...], products: str) -> None:
+    """The bound speaks of the mean."""
+    n = prod(factors)
+    u, k = complex_noise((2, 1, n), 1), complex_noise((1, n), 2) / np.float32(n) ** 0.5
+    y = kernels_numba.fftconv(u, k, plan=Plan(n, factors, packing="complex"), products=products)
+    found = reference.relative_error(y, reference.fftconv(u, k), u, k)
+    assert 0 < found.overall <= reference.fftconv_bound(len(factors), products, gates=1)
+
+
 def test_lengths_of_complex_sequences() -> None:
     longest = max(default_factors("complex64"))
     assert longest == 16384 and all(prod(f) == n for n, f in default_factors("complex64").items())
@@ -151,8 +195,10 @@ def test_bad_complex_input() -> None:
     u, k = complex_noise((1, 1, 256), 1), complex_noise((1, 256), 2)
     with pytest.raises(TypeError, match="k: a complex64 filter is for complex64 sequences; these are fp32"):
         kernels_numba.fftconv(u.real.copy(), k)
-    with pytest.raises(TypeError, match="complex sequences have no gates yet; multiply before and after"):
-        kernels_numba.fftconv(u, k, pregate=u)
+    with pytest.raises(TypeError, match=r"pregate: expected complex64 .*got fp32; convert it"):
+        kernels_numba.fftconv(u, k, pregate=u.real.copy())
+    with pytest.raises(ValueError, match=r"^plan: .*is for real sequences, these are complex64.*packing="):
+        kernels_numba.fftconv(u, k, plan=Plan(256, (16, 16)), products="fp16")
     with pytest.raises(ValueError, match=r"^plan: .*is for real sequences, these are complex64.*packing="):
         kernels_numba.fftconv(u, k, plan=Plan(256, (16, 16)))
     with pytest.raises(ValueError, match=r"^plan: .*is for complex sequences, these are fp32"):

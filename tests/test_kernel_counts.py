@@ -9,10 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import block_counts, deep_counts, float_counts, group_counts, kernel_counts
+from costmodel import any_counts, block_counts, deep_counts, float_counts, group_counts, kernel_counts
 from kernels_numba import (
     FFTConv,
+    any_spec,
     float_spec,
+    fused_any,
     fused_block,
     fused_deep,
     fused_float,
@@ -29,7 +31,7 @@ from kernels_numba.families import (
     default_plans,
     family_of,
 )
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES
 from monarch import Plan
 
 FACTORS = fused_warp.FACTORS
@@ -51,11 +53,13 @@ def count(plan, dtype, batch, channels, length, gates, blocks, size):
     taps = plan.n + 1 - length if mode == "causal" else length
     rng = np.random.default_rng(0)
     filters = size * rng.standard_normal((channels, taps)) / taps**0.5
-    spectrum = prepare_filter(filters, length=length, mode=mode, dtype=dtype, plan=plan)
+    kind = ELEMENT_TYPES["complex64"] if plan.packing == "complex" else HALF_TYPES[dtype]
+    stored = "complex64" if plan.packing == "complex" else dtype
+    spectrum = prepare_filter(filters, length=length, mode=mode, dtype=stored, products=dtype, plan=plan)
     convolve = FFTConv(spectrum, batch=batch)
 
     def data() -> np.ndarray:
-        return rng.standard_normal(convolve.shape).astype(HALF_TYPES[dtype])
+        return rng.standard_normal(convolve.shape).astype(kind)
 
     pregate, postgate = (data() if on else None for on in gates)
     _, counters = convolve.run_cpu(data(), pregate=pregate, postgate=postgate, blocks=blocks)
@@ -365,6 +369,54 @@ def test_block_shapes_are_the_kernels(kind, part, gates, capacity):
         return
     kernel = (fused_block.min_blocks(spec), spec.warps, spec.ring, spec.tables_shared, spec.shared_bytes)
     assert shape == block_counts.Shape(*kernel)
+
+
+ANY_LISTS = st.sampled_from(
+    [(f, packing) for packing, lists in fused_any.PACKINGS.items() for f in lists if prod(f) <= 6400]
+)
+
+
+@settings(max_examples=30)
+@given(
+    kind=ANY_LISTS,
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 2),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 3),
+    size=st.sampled_from([1.0, 1e4]),
+)
+@example(((48, 48), "pair"), "fp16", 3, 2, 1.0, (False, False), 2, 1.0)
+@example(((80, 48), "half"), "bf16", 2, 1, 0.5, (True, True), 1, 1e4)
+@example(((16, 16, 16), "complex"), "fp16", 2, 1, 0.4, (True, True), 1, 1e4)
+@example(((256, 16), "pair"), "fp16", 1, 1, 0.5, (False, True), 1, 1.0)
+def test_any_counts_equal_the_counters(kind, dtype, batch, channels, part, gates, blocks, size):
+    """Any multiples of 16, with every packing; complex sequences are of float32."""
+    factors, packing = kind
+    n = prod(factors) * (2 if packing == "half" else 1)
+    length = max(1, int(part * n))
+    plan = Plan(n, factors, packing=packing)
+    convolve, spec, grid, counted = count(plan, dtype, batch, channels, length, gates, blocks, size)
+    expected = any_counts.totals(
+        factors,
+        spec.rows_in,
+        spec.rows_out,
+        batch=batch,
+        channels=channels,
+        numbers=length * (2 if packing == "complex" else 1),
+        blocks=grid["blocks"],
+        warps=spec.warps,
+        cached=spec.cached,
+        held=any_spec.HELD,
+        held_last=any_spec.HELD_LAST,
+        packing=packing,
+        item_bytes=4 if packing == "complex" else 2,
+        pregate=gates[0],
+        postgate=gates[1],
+        scaled=convolve.scaled,
+    )
+    check(expected, counted)
 
 
 def test_counts_are_symbolic():

@@ -241,10 +241,10 @@ def test_refusals_say_what_is_accepted() -> None:
 
 def test_fftconv_takes_long_plans() -> None:
     """A plan that no single kernel runs has outer stages without being asked, by way of `fftconv` too."""
-    plan = Plan(24576, (32, 48, 16))
+    plan = Plan(65536, (16, 16, 16, 16))
     assert not families.is_fused(plan)
     k, u = filters(1, 50), noise((1, 1, 4000), "fp16")
     out = np.full_like(u, np.nan)
     assert kernels_numba.fftconv(u, k, mode="causal", plan=plan, out=out) is out
     found = reference.relative_error(out, reference.fftconv(u, k, mode="causal"), u, k, pairs=True)
-    assert found.worst <= reference.fftconv_bound(3, "fp16") * scatter(4000)
+    assert found.worst <= reference.fftconv_bound(4, "fp16") * scatter(4000)

@@ -55,6 +55,11 @@ made outside the kernel                            called inside
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
+``rows_product(row_tiles, ..., k_tiles, ...)``     ``product(source, word, x)``: a factor, read where it is used
+``columns_product(column_tiles, k_tiles, shared=)`` from shared memory or ``source``, times x; or x times a factor
+``multiply_words(parts, swap=, planar=)``          ``multiply(values, words)``: complex float32 times complex words,
+                                                   rounded to words (`gpu_words.py`)
+``widen_words(count)``, ``mirror_words(count)``    ``widen(words)`` to float32; ``multiply(x, a, m, b)``
 ``no_sums``, ``correlate``, ``correlate_shared``,  ``correlate(sums, z, w)``: sums + conj(z) w in float32, in
 ``correlate_global``, ``store_sums_global``        registers, shared or global memory (``gpu_correlation.py``)
 ================================================== ========================================================
@@ -84,7 +89,8 @@ made outside the kernel                            called inside
 ``load_floats(pieces, count, guarded=)``           ``load(source, base, limit, at)``: float32
 ``store_floats(pieces, guarded=)``                 ``store(target, base, limit, at, x)``
 ``copy_floats(pieces, guarded=)``                  ``copy(source, base, limit, at, to_word)``: asynchronous
-``multiply_floats(count)``                         ``multiply(a, b)``: elementwise, float32
+``multiply_floats(count)``,                        ``multiply(a, b)``: elementwise, float32; the same of complex
+``multiply_complex_floats(count)``                 points
 ``dft_points(points, groups, inverse=, ...)``      ``dft(x)``: short transforms of complex float32 points
 ``load_points(places)``, ``store_points(places)``  ``load(word)``, ``store(word, x)``: points in shared memory
 ``multiply_points(factors, count, conjugate=)``    ``multiply(x, table, at)``: by complex numbers of a table

@@ -102,6 +102,17 @@ class CpuFloat:
 
         return product
 
+    def multiply_complex_floats(self, count: int) -> Callable:
+        """Elementwise product of two complex fragments."""
+
+        def product(a: Fragment, b: Fragment) -> Fragment:
+            self.machine.counters.fp32_flops += 6 * WARP * count
+            (xr, xi), (wr, wi) = np.split(a, 2), np.split(b, 2)
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                return np.concatenate([fma(xr, wr, -(xi * wi)), fma(xr, wi, xi * wr)])
+
+        return product
+
     def dft_points(
         self,
         points: int,

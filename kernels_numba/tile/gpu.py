@@ -35,6 +35,7 @@ from kernels_numba.tile.gpu_moves import GpuMoves
 from kernels_numba.tile.gpu_prefetch import GpuPrefetch
 from kernels_numba.tile.gpu_swaps import GpuSwaps
 from kernels_numba.tile.gpu_warpgroup import GpuWarpgroup
+from kernels_numba.tile.gpu_words import GpuWords
 from kernels_numba.tile.gpu_zeros import GpuZeros
 
 PTX = {
@@ -107,7 +108,9 @@ def opaque(typing_context, value):
     return types.int32(types.int32), codegen
 
 
-class GpuTile(GpuCorrelation, GpuHeld, GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup, GpuZeros):
+class GpuTile(
+    GpuCorrelation, GpuHeld, GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWarpgroup, GpuWords, GpuZeros
+):
     """What all vocabularies share, for one half-precision type ("fp16" or "bf16") or for "fp32"."""
 
     name = "gpu"

@@ -290,6 +290,27 @@ class GpuFloat:
 
         return product
 
+    def multiply_complex_floats(self, count: int) -> Any:
+        """``op(a, b)``: elementwise product of two complex fragments of ``count`` points."""
+
+        @intrinsic
+        def product(typing_context, a, b):
+            result = types.UniTuple(types.float32, 2 * count)
+
+            def codegen(context, builder, signature, args):
+                left, right = (unpack(builder, x, 2 * count) for x in args)
+                re, im = [], []
+                for i in range(count):
+                    given = [left[i], left[i + count], right[i], right[i + count]]
+                    made = unpack(builder, asm(builder, POINT, given, PRODUCT, "=&f,=&f,f,f,f,f"), 2)
+                    re.append(made[0])
+                    im.append(made[1])
+                return pack_tuple(context, builder, signature.return_type, re + im)
+
+            return result(a, b), codegen
+
+        return product
+
     def multiply_mirrored(self, places: tuple[tuple[int, int], ...], stride: int) -> Any:
         """``op(x, table, at, word, starts)``: x a + conj(m) b, with a point m of shared memory for each of x.
 

@@ -147,7 +147,7 @@ class GpuWide(GpuTile):
         vector = {1: "", 2: ".v2", 4: ".v4"}[step]
         group = ", ".join(f"${1 + i}" for i in range(step))
         group = f"{{{group}}}" if step > 1 else group
-        widen = self._widen_halves
+        widen = self.widen_halves
 
         @intrinsic
         def put(typing_context, target, base, limit, o0, o1, o2, o3, fragment):
@@ -175,15 +175,6 @@ class GpuWide(GpuTile):
             return signature, codegen
 
         return put
-
-    def _widen_halves(self, builder: Any, word: Any) -> list:
-        """The two halves of a register as float32, exactly."""
-        if self.dtype == "bf16":
-            low = builder.shl(word, ir.Constant(I32, 16))
-            high = builder.and_(word, ir.Constant(I32, 0xFFFF0000))
-            return [builder.bitcast(low, F32), builder.bitcast(high, F32)]
-        text = "{.reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h;}"
-        return unpack(builder, asm(builder, ir.LiteralStructType([F32] * 2), [word], text, "=f,=f,r"), 2)
 
 
 def _place(

@@ -1,0 +1,184 @@
+"""Exact counts of the fused convolution kernel of any factors, as closed forms.
+
+:func:`totals` is plain arithmetic, as `kernel_counts.totals` is for order 2: given integers it returns integers,
+given sympy symbols it returns expressions; a property test holds it equal to the counters of the kernel's CPU body.
+
+Symbols: B sequences, H channels, L samples; P = N1 .. Np points, p = 2 or 3; ``rows_in`` and ``rows_out``, the live n1
+of the input and the output; a grid of ``blocks`` blocks of ``warps`` warps. Items are the H ceil(B / 2) pairs of
+sequences of P samples, with half-length packing the H B sequences of 2 P samples, of complex data those of P samples.
+Every stage reads its points from shared memory and writes them there, 4 bytes each, but for the input and the output.
+Derivation of each line: docs/kernels.md.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from costmodel.counts import GATED, MMA_FLOPS, Counts, instructions
+from monarch import Plan
+
+
+def _kernel() -> Any:
+    """The kernel's shapes; loaded at first use."""
+    from kernels_numba import any_spec
+
+    return any_spec
+
+
+def shapes(order: int, packing: str) -> list[tuple[int, ...]]:
+    """The factor lists of an order that the kernel runs with a packing."""
+    return [f for f in _kernel().PACKINGS.get(packing, ()) if len(f) == order]
+
+
+def products(factors: tuple[Any, ...], rows_in: Any, rows_out: Any) -> Any:
+    """Tensor-core instructions (16 x 8 x 16) of one item: real products with factors of real and imaginary parts."""
+    return prod(factors) * (rows_in + rows_out + 2 * sum(factors[1:])) // 512
+
+
+def totals(
+    factors: tuple[Any, ...],
+    rows_in: Any,
+    rows_out: Any,
+    *,
+    batch: Any,
+    channels: Any,
+    numbers: Any,
+    blocks: Any,
+    warps: Any,
+    cached: tuple[int, ...] = (),
+    held: int,
+    held_last: int,
+    packing: str = "pair",
+    item_bytes: int = 2,
+    pregate: bool = False,
+    postgate: bool = False,
+    scaled: bool = False,
+) -> dict[str, Any]:
+    """All counters of one launch, by name.
+
+    ``numbers``: L, of complex sequences 2 L, of ``item_bytes`` each. ``cached``, ``held``, ``held_last``: which factors
+    are not in shared memory, and up to which size they stay in registers; see `any_spec`.
+    """
+    order, points, half, complex_data = len(factors), prod(factors), packing == "half", packing == "complex"
+    last, q = factors[-1], points // factors[0]
+    items = channels * ((batch + 1) // 2 if packing == "pair" else batch)
+    units = points // (16 * last)
+    # Bytes of a stage's factor, read for each strip, or once by each warp for all of an item's; by where it lies.
+    in_shared, through_caches, words = 0, 0, 0
+    stages = [(factors[0], rows_in + rows_out, items + blocks)]
+    stages += [(f, 2 * f, 2 * items) for f in factors[1:-1]]
+    for i, (f, rows, turns) in enumerate(stages):
+        each = 8 * f * rows
+        if f in cached:
+            through_caches += items * points // (16 * f) * each
+        elif f <= held:
+            in_shared += warps * turns * (each if i == 0 else each // 2)
+        else:
+            in_shared += items * points // (16 * f) * each
+    if -last in cached:
+        through_caches += items * units * 16 * last * last
+    elif last <= held_last:
+        in_shared += items * warps * 8 * last * last
+    else:
+        in_shared += items * units * 16 * last * last
+    for f in (*dict.fromkeys(factors[:-1]), -last):
+        words += 0 if f in cached else 2 * f * f
+    between = 8 * (order - 1) * points  # 4 bytes a point, both ways
+    exchanged = between + (4 * points if half else 0)
+    conflicts = 3 * last // 2 if half else 0
+    shared_read = in_shared + items * exchanged
+    sequences = item_bytes * batch * channels * numbers
+    live, kept = q * rows_in, q * rows_out
+    gates = (live if pregate else 0) + (kept if postgate else 0)
+    return {
+        "read_u": sequences,
+        "read_pregate": sequences if pregate else 0,
+        "read_postgate": sequences if postgate else 0,
+        "read_spectrum": (8 if half else 4) * points * items,
+        "read_scales": 4 * warps * (items + blocks) if scaled else 0,
+        "read_constants": 4 * words * blocks + through_caches,
+        "read_tables": items * (between + (1024 * units if half else 0)),
+        "written_y": sequences,
+        "shared_read_bytes": shared_read,
+        "shared_written_bytes": 4 * words * blocks + items * exchanged,
+        "shared_wavefronts": (shared_read + items * exchanged) // 128 + items * conflicts,
+        "bank_conflicts": items * conflicts,
+        "mma_m16n8k16": items * products(factors, rows_in, rows_out),
+        "fp32_flops": items
+        * (
+            12 * (order - 1) * points
+            + (14 if half else 6) * points
+            + (2 * kept if scaled else 0)
+            + (6 * gates if complex_data else 0)
+        ),
+        "half_flops": 0 if complex_data else items * 2 * gates,
+        "transposes": 0,
+        "barriers": blocks + 2 * (order - 1) * items,
+    }
+
+
+def kernel_counts(
+    plan: Plan, batch: int, channels: int, *, variant: str, capacity_bytes: float
+) -> Counts | None:
+    """Counts of one call of the fused kernel, or None where its points do not fit."""
+    kernel, gated = _kernel(), variant in GATED
+    spec = kernel.make_spec(plan, "fp16", pregate=gated, postgate=gated, shared_limit=int(capacity_bytes))
+    if spec.shared_bytes > capacity_bytes:
+        return None
+    order, points, single = plan.order, plan.points, plan.packing != "pair"
+    items = channels * (batch if single else (batch + 1) // 2)
+    found = totals(
+        plan.factors,
+        spec.rows_in,
+        spec.rows_out,
+        batch=batch,
+        channels=channels,
+        numbers=(plan.signal or plan.n) * (2 if plan.packing == "complex" else 1),
+        blocks=0,
+        warps=spec.warps,
+        cached=spec.cached,
+        held=kernel.HELD,
+        held_last=kernel.HELD_LAST,
+        packing=plan.packing,
+        pregate=gated,
+        postgate=gated,
+    )
+    sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
+    cached = found["read_spectrum"] + found["read_tables"] + found["read_constants"]
+    row = points // plan.factors[0]
+    arrays = 2 if gated else 1
+    # Input comes by 4 bytes a lane, operands of the stages before the last by 8, all else by 16 (8 out of pairs).
+    wide = 2 if single else 1
+    narrow = 4 * points * (2 * order - 3)
+    accesses = (found["shared_read_bytes"] + found["shared_written_bytes"] + cached) / items / 512
+    accesses += narrow * (1 / 256 - 1 / 512)
+    accesses += arrays * 4 * row * (spec.rows_in / (128 * wide) + spec.rows_out / (256 * wide))
+    return Counts(
+        device_read_bytes=sequences + found["read_spectrum"] // items * channels,
+        device_write_bytes=found["written_y"],
+        mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
+        half_flops=found["half_flops"],
+        fp32_flops=found["fp32_flops"],
+        shared_bytes=found["shared_read_bytes"] + found["shared_written_bytes"],
+        l2_bytes=sequences + found["written_y"] + cached,
+        # Twiddles and spectra are widened, two numbers a point, and results rounded.
+        warp_instructions=instructions(
+            products=found["mma_m16n8k16"],
+            fp32_flops=found["fp32_flops"],
+            half_flops=found["half_flops"],
+            words=items * points * (3 * (2 * order - 1) + 2),
+            accesses=items * accesses,
+        ),
+        transforms=items,
+        launches=1,
+        blocks=items,
+        threads_per_block=32 * spec.warps,
+        shared_bytes_per_block=spec.shared_bytes,
+        registers_per_thread=kernel.registers(spec),
+        workers_per_block=1,
+        fill_bytes_per_block=4 * spec.shared_words,
+        barriers_per_transform=2.0 * (order - 1),
+        exact=True,
+        source=f"kernel_counts: any factors, order {order}, {plan.packing}",
+    )

@@ -1,0 +1,251 @@
+"""The kernel of any factors, on whichever body runs here: its lengths, meaning, error bound, and skipped work."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from convolutions import PLAIN, filters, half, noise, scatter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from strategies import seeds
+
+import kernels_numba
+import reference
+from kernels_numba import FFTConv, any_operands, any_spec, families, fused_any, prepare_filter
+from monarch import Plan
+
+pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
+
+SMALL = [(f, packing) for packing, lists in fused_any.PACKINGS.items() for f in lists if prod(f) <= 6400]
+LISTS = [(48, 48), (16, 64), (32, 112), (208, 16), (112, 48), (16, 16, 48), (16, 48, 16), (48, 16, 16)]
+
+
+def plan_of(factors: tuple[int, ...], packing: str) -> Plan:
+    return Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+
+
+# ---- which lengths -------------------------------------------------------------------------------------------
+def test_every_length_of_multiples_of_16_that_fits_has_a_kernel() -> None:
+    """Whatever the order of the factors: 4 bytes a point, with a row's padding, in a block's shared memory."""
+    sixteens = range(1, any_spec.LARGEST // 16 + 1)
+    lists = [(a, b) for a in sixteens for b in sixteens if a * b <= 256]
+    lists += [(a, b, c) for a, b in lists for c in sixteens if a * b * c <= 16]
+    done = 0
+    for found in lists:
+        factors = tuple(16 * x for x in found)
+        n, last = prod(factors), factors[-1]
+        room = 4 * (n + n // last * 4 + (4 * factors[0] if len(factors) == 3 else 0))
+        if room > 227 * 1024 or last > any_spec.LARGEST_LAST:
+            continue
+        done += 1
+        for packing in ("pair", "half", "complex"):
+            assert families.is_fused(plan_of(factors, packing)), (factors, packing)
+    assert done == len(any_spec.ALL)
+    lengths = {prod(f) for f in any_spec.ALL} | {2 * prod(f) for f in any_spec.ALL}
+    assert {2304, 3840, 6400, 12544, 36864, 49152, 65536} <= lengths
+
+
+def test_no_two_kernels_claim_a_plan() -> None:
+    for packing in ("pair", "half", "complex"):
+        every = [f for family in families.FAMILIES for f in family.PACKINGS.get(packing, ())]
+        assert len(every) == len(set(every))
+
+
+@pytest.mark.parametrize("kib", [64, 99, 163, 227])
+def test_factors_give_way_to_points(kib: int) -> None:
+    """With less shared memory the largest factors are read through the caches; what does not fit then is refused."""
+    for factors in any_spec.ALL:
+        spec = any_spec.make_spec(plan_of(factors, "pair"), "fp16", shared_limit=1024 * kib)
+        points = 4 * spec.layout.exchange_words
+        assert spec.shared_bytes <= 1024 * kib or (
+            set(spec.cached) == set(spec.matrices) and points > 1024 * kib
+        )
+        kept = [f for f in spec.matrices if f not in spec.cached]
+        assert list(spec.matrices) == [*kept, *reversed(spec.cached)]
+        assert 32 * spec.warps * any_spec.min_blocks(spec) * any_spec.registers(spec) <= 65536
+
+
+# ---- meaning -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("packing", ["pair", "half"])
+@pytest.mark.parametrize("factors", LISTS, ids=str)
+def test_causal_of_odd_length_with_gates(factors: tuple[int, ...], packing: str) -> None:
+    plan = plan_of(factors, packing)
+    length = plan.n // 2 - 5
+    case = PLAIN._replace(
+        factors=factors, mode="causal", length=length, taps=length, batch=3, gates=(True, True)
+    )
+    u, k, gates = case.data()
+    y = kernels_numba.fftconv(u, k, mode="causal", plan=plan, out=np.full_like(u, np.nan), **gates)
+    exact = reference.fftconv(u, k, mode="causal", **gates)
+    bound = reference.fftconv_bound(len(factors), "fp16", gates=2) * scatter(length)
+    reference.check_close(y, exact, u, k, bound=bound, pairs=packing == "pair", **gates)
+
+
+@settings(max_examples=30)
+@given(
+    kind=st.sampled_from([x for x in SMALL if x[1] != "complex"]),
+    mode=st.sampled_from(["circular", "causal", "two-sided"]),
+    part=st.floats(0.01, 0.6),
+    batch=st.integers(1, 3),
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    size=st.sampled_from([1.0, 100.0]),
+    seed=seeds,
+)
+def test_within_the_bound_of_the_reference(
+    kind: tuple, mode: str, part: float, batch: int, dtype: str, gates: tuple, size: float, seed: int
+) -> None:
+    """Any list and packing, any length, filters of any size."""
+    factors, packing = kind
+    plan = plan_of(factors, packing)
+    length = plan.n if mode == "circular" else max(32, int(part * plan.n))
+    taps = length if mode == "circular" else min(length, plan.n - length)
+    case = PLAIN._replace(
+        factors=factors, mode=mode, length=length, taps=taps, batch=batch, dtype=dtype, gates=gates, size=size,
+        seed=seed,
+    )  # fmt: skip
+    u, k, both = case.data()
+    y = kernels_numba.fftconv(u, k, mode=mode, plan=plan, **both)
+    found = reference.relative_error(
+        y, reference.fftconv(u, k, mode=mode, **both), u, k, pairs=packing == "pair", **both
+    )
+    assert found.worst <= case.bound, (found, case.bound)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [((48, 80), (80, 48)), ((16, 256), (256, 16)), ((48, 48), (144, 16))]
+)
+def test_orders_of_factors_agree(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    n = prod(one)
+    plans = [plan_of(f, "pair") for f in (one, other) if families.is_fused(plan_of(f, "pair"))]
+    u, k = noise((2, 1, n), "fp16"), filters(1, n)
+    found = [kernels_numba.fftconv(u, k, plan=plan).astype(float) for plan in plans]
+    size = np.linalg.norm(u.astype(float)) * np.linalg.norm(k)
+    assert np.linalg.norm(found[0] - found[-1]) <= 2 * reference.fftconv_bound(2, "fp16") * size
+
+
+@pytest.mark.parametrize("packing", ["pair", "half"])
+@pytest.mark.parametrize("factors", [(48, 48), (16, 48, 16)], ids=str)
+def test_an_impulse_brings_out_the_filter(factors: tuple[int, ...], packing: str) -> None:
+    plan = plan_of(factors, packing)
+    where = [0, 1, plan.n // 2 + 3, plan.n - 1]
+    u = np.zeros((len(where), 1, plan.n))
+    u[np.arange(len(where)), 0, where] = 1
+    k = filters(1, plan.n)
+    y = kernels_numba.fftconv(half(u, "fp16"), k, plan=plan).astype(float)
+    bound = reference.fftconv_bound(len(factors), "fp16", coherent=True)
+    for i, position in enumerate(where):
+        assert np.linalg.norm(y[i, 0] - np.roll(k[0], position)) <= bound * np.linalg.norm(k)
+
+
+def test_scales_of_factors_hardly_change_magnitudes() -> None:
+    """Transforms are unitary but for these scales, which the spectrum undoes: values grow by less than 2.3."""
+    for dtype in ("fp16", "bf16"):
+        for factors in any_spec.ALL:
+            assert 0.5 < prod(any_operands.scale_of(f, dtype) for f in factors) <= 2.3
+    u = np.full((2, 1, 3840), 250.0, np.float16)  # in one bin 62 times as much
+    y = kernels_numba.fftconv(u, np.ones((1, 1)), plan=Plan(3840, (80, 48)))
+    assert np.abs(y / u - 1).max() <= 1e-2
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_half_length_packing_keeps_sequences_apart(value: float) -> None:
+    u, k = noise((2, 1, 4608), "fp16"), filters(1, 4608)
+    u[0, 0, 5] = value
+    y = kernels_numba.fftconv(u, k, plan=Plan(4608, (48, 48), packing="half"))
+    assert not np.isfinite(y[0].astype(float)).any() and np.isfinite(y[1].astype(float)).all()
+
+
+# ---- work that is skipped ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("factors", [(48, 48), (16, 16, 48), (16, 64)], ids=str)
+def test_zeros_are_skipped(factors: tuple[int, ...]) -> None:
+    """With L <= N / 2 the first contraction does half of its products, and so does the last for half of the outputs."""
+    n = prod(factors)
+    counted = []
+    for mode, length in (("circular", n), ("causal", n // 2)):
+        spectrum = prepare_filter(
+            filters(1, n // 2), length=length, mode=mode, plan=Plan(n, factors), dtype="fp16"
+        )
+        u: NDArray[Any] = noise((2, 1, length), "fp16")
+        counted.append(FFTConv(spectrum, batch=2).run_cpu(u)[1].mma_m16n8k16)
+    outer = 2 * n * factors[0] // 512
+    assert counted[0] - counted[1] == outer // 2
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------------------
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("packing", ["pair", "half"])
+@pytest.mark.parametrize("factors", LISTS, ids=str)
+def test_bodies_agree(factors: tuple[int, ...], packing: str, dtype: str) -> None:
+    """The same roundings but for the order of sums; whole, and causal of odd length with gates."""
+    torch = pytest.importorskip("torch")
+    plan = plan_of(factors, packing)
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    for mode, length, gated in (("circular", plan.n, False), ("causal", plan.n // 2 - 3, True)):
+        case = PLAIN._replace(
+            factors=factors, mode=mode, length=length, taps=length, batch=3, dtype=dtype, gates=(gated, gated)
+        )
+        u, k, gates = case.data()
+        convolve = FFTConv(prepare_filter(k, length=length, mode=mode, dtype=dtype, plan=plan), batch=3)
+        there = {name: torch.from_numpy(x.astype(np.float32)).cuda().to(kind) for name, x in gates.items()}
+        x = torch.from_numpy(u.astype(np.float32)).cuda().to(kind)
+        got = convolve(x, out=torch.full_like(x, torch.nan), **there).double().cpu().numpy()
+        expected = convolve.run_cpu(u, **gates)[0].astype(float)
+        pairs = packing == "pair"
+        apart = reference.relative_error(got, expected, u, k, pairs=pairs, **gates)
+        assert apart.overall <= 0.4 * reference.fftconv_bound(len(factors), dtype), apart
+        exact = reference.fftconv(u, k, mode=mode, **gates)
+        reference.check_close(got, exact, u, k, bound=case.bound, pairs=pairs, **gates)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "factors", [(112, 112), (48, 48, 16), (256, 112), (128, 16, 16), (96, 32, 16)], ids=str
+)
+def test_long_lists_on_a_gpu(factors: tuple[int, ...]) -> None:
+    """What fills shared memory, by both packings, against float64 on the GPU."""
+    torch = pytest.importorskip("torch")
+    for packing in ("pair", "half"):
+        plan = plan_of(factors, packing)
+        u = torch.randn(5, 3, plan.n, device="cuda").half()
+        k = torch.randn(3, plan.n, device="cuda", dtype=torch.float64) / plan.n**0.5
+        y = kernels_numba.fftconv(u, k, plan=plan, out=torch.full_like(u, torch.nan)).double()
+        exact = torch.fft.irfft(torch.fft.rfft(u.double()) * torch.fft.rfft(k), n=plan.n)
+        error = ((y - exact).norm() / exact.norm()).item()
+        assert error <= reference.fftconv_bound(len(factors), "fp16"), (plan, error)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("products", ["fp16", "bf16"])
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("complex_filter", [False, True])
+def test_complex_sequences_on_a_gpu(library: str, products: str, complex_filter: bool) -> None:
+    """Both bodies, with gates and without, filters of any size."""
+    draw = np.random.default_rng(0)
+
+    def data(*shape: int) -> NDArray[np.complex64]:
+        return (draw.standard_normal(shape) + 1j * draw.standard_normal(shape)).astype(np.complex64)
+
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        to = lambda x: torch.from_numpy(x).cuda()  # noqa: E731
+        back = lambda x: x.cpu().numpy()  # noqa: E731
+    else:
+        cupy = pytest.importorskip("cupy")
+        to, back = cupy.asarray, cupy.asnumpy
+    for length, gated, size in ((700, True, 1.0), (4096, False, 1e5 if products == "bf16" else 30.0)):
+        u, k = data(3, 2, length), data(2, 99) * np.float32(size / 10)
+        k = k if complex_filter else k.real.copy()
+        gates = {name: data(*u.shape) for name in ("pregate", "postgate")} if gated else {}
+        mode = "causal" if gated else "circular"
+        y = back(
+            kernels_numba.fftconv(
+                to(u), to(k), mode=mode, products=products, **{name: to(x) for name, x in gates.items()}
+            )
+        )
+        exact = reference.fftconv(u, k, mode=mode, **gates)
+        bound = reference.fftconv_bound(3, products, gates=1 + 2 * len(gates)) * scatter(length)
+        reference.check_close(y, exact, u, k, bound=bound, **gates)
