@@ -131,6 +131,7 @@ def test_save_refuses_other_endings(tmp_path):
 PICTURES = {"01_decomposition": 10, "02_async_softmax": 2, "03_dispatch": 3, "05_new_gpu": 4}
 PICTURES["04_conv2d"] = 1
 PICTURES["06_model_against_measurement"] = 1
+PICTURES["07_long_sparse"] = 4
 PICTURES["08_training"] = 1
 """Every picture that a notebook shows."""
 
