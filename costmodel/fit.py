@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = updated_text(
             path.read_text(encoding="utf-8"), result, source=source, day=date.today().isoformat()
         )
-        path.write_text(text, encoding="utf-8")
+        measurements.write_whole(path, text)
         print(f"wrote {path}", file=sys.stderr)
     return 0
 

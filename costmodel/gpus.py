@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from costmodel import gpu_checks
 from costmodel.calibration import RATES, Calibration, Curve, read_calibration, read_curves
 from costmodel.errors import GPUFileError, NoGPUError, UnknownGPUError
 
@@ -261,7 +262,8 @@ def read(path: str | Path) -> GPU:
     """Read and check one GPU file."""
     where = Path(path)
     try:
-        data = tomllib.loads(where.read_text(encoding="utf-8"))
+        text = where.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except OSError as error:
         raise UnknownGPUError(
             f"GPU file {str(path)!r} cannot be read ({error.strerror}). "
@@ -271,18 +273,18 @@ def read(path: str | Path) -> GPU:
         raise GPUFileError(f"{path}: not UTF-8 text ({error.reason}); accepted: TOML in UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise GPUFileError(f"{path}: not valid TOML: {error}") from error
-    return parse(data, name=str(path))
+    try:
+        return parse(data, name=str(path))
+    except GPUFileError as error:
+        raise GPUFileError(gpu_checks.with_line(str(error), str(path), text)) from error
 
 
 def parse(data: dict[str, Any], *, name: str) -> GPU:
     """Check the content of a GPU file and build the GPU; ``name`` is what errors call the file."""
     sections = ("schema_version", "identity", "spec", "measured", "model", "curve", "calibration")
     _only(data, sections, f"{name}: top level")
-    if data.get("schema_version") != SCHEMA_VERSION:
-        raise GPUFileError(
-            f"{name}: schema_version: got {data.get('schema_version')!r}; accepted: {SCHEMA_VERSION}. "
-            "Start from `python -m costmodel gpus --show h200-sxm`"
-        )
+    if problem := gpu_checks.schema_problem(data.get("schema_version"), SCHEMA_VERSION):
+        raise GPUFileError(f"{name}: {problem}")
     identity = _section(data, "identity", name)
     _only(identity, _IDENTITY_KEYS, f"{name}: identity")
     names = identity.get("device_names")
@@ -298,11 +300,14 @@ def parse(data: dict[str, Any], *, name: str) -> GPU:
     spec_source, spec_date = _origin(spec, f"{name}: spec")
     _only(spec, tuple(SPEC_RANGES), f"{name}: spec")
     _all_there(spec, tuple(SPEC_RANGES), f"{name}: spec")
+    numbers = {key: _number(value, SPEC_RANGES[key], f"{name}: spec.{key}") for key, value in spec.items()}
+    if problem := gpu_checks.architecture_problem(capability, numbers):
+        raise GPUFileError(f"{name}: {problem}")
     return GPU(
         slug=_text(identity, "slug", f"{name}: identity"),
         device_names=tuple(names),
         compute_capability=capability,
-        spec={key: _number(value, SPEC_RANGES[key], f"{name}: spec.{key}") for key, value in spec.items()},
+        spec=numbers,
         spec_source=spec_source,
         spec_date=spec_date,
         measured=_measured(data.get("measured", {}), name),

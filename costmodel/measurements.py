@@ -14,9 +14,10 @@ import io
 import math
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from costmodel.errors import MeasurementError
 
@@ -32,6 +33,9 @@ CASE_KEYS = {
 }
 TEXT_KEYS = ("variant", "pass", "model")
 DTYPES = ("fp16", "bf16", "fp32")
+LOOSEST_BOUND = {"fp16": 6e-3, "bf16": 4.8e-2, "fp32": 2e-6}
+"""Errors that no right result of any operation has, by what it is stored in: 12 roundings of fp16 or bf16 that add up,
+and 34 of fp32. Bounds of operations are smaller (``reference.accuracy``), and are checked when a row is measured."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,11 @@ def check(row: Row, *, bound: float | None = None) -> Row:
         raise MeasurementError(
             f"{where}: rel_err: got {row.rel_err}: the result is not a number, so not recorded"
         )
+    if row.rel_err > LOOSEST_BOUND[row.dtype]:
+        raise MeasurementError(
+            f"{where}: rel_err: got {row.rel_err:.3g}; no right result of {row.dtype} has more than "
+            f"{LOOSEST_BOUND[row.dtype]:g}. Delete the row, mend what is wrong and measure again"
+        )
     if bound is not None and not row.rel_err <= bound:
         raise MeasurementError(
             f"{where}: rel_err {row.rel_err:.3g} exceeds its bound {bound:.3g}: wrong, so not recorded"
@@ -169,20 +178,34 @@ def _parse(text: str, *, name: str) -> list[Row]:
             f"{name}: header: got {lines[0] if lines else 'an empty file'!r}; accepted: {HEADER}"
         )
     columns = HEADER.split(",")
-    rows = []
+    rows: list[Row] = []
+    first: dict[tuple[str, str, str, str], int] = {}
     for number, cells in enumerate(csv.reader(lines[1:]), start=2):
         if len(cells) != len(columns):
             raise MeasurementError(f"{name}, line {number}: {len(cells)} columns; accepted: {len(columns)}")
         try:
-            rows.append(check(_row(dict(zip(columns, cells, strict=True)))))
+            row = check(_row(dict(zip(columns, cells, strict=True))))
         except ValueError as error:
             raise MeasurementError(f"{name}, line {number}: {error}") from error
+        if (again := first.setdefault(_key(row), number)) != number:
+            raise MeasurementError(
+                f"{name}, line {number}: {row.provider} of {row.case} in {row.dtype} stands in line {again} already; "
+                "delete one of them"
+            )
+        rows.append(row)
     return rows
 
 
 def _row(cells: dict[str, str]) -> Row:
-    kinds = {"float": float, "int": int, "str": str}
-    return Row(**{f.name: kinds[str(f.type)](cells[f.name]) for f in fields(Row)})
+    kinds: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "str": str}
+    values = {}
+    for f in fields(Row):
+        try:
+            values[f.name] = kinds[str(f.type)](cells[f.name])
+        except ValueError:
+            what = "a whole number" if f.type == "int" else "a number"
+            raise MeasurementError(f"{f.name}: got {cells[f.name]!r}; accepted: {what}") from None
+    return Row(**values)
 
 
 def to_csv(rows: Iterable[Row]) -> str:

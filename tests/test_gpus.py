@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import math
+import re
 import sys
 import tomllib
 import types
@@ -265,7 +266,7 @@ def test_values_that_are_no_plausible_numbers(data, place, value):
 def test_nan_in_a_file_on_disk(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(gpus.file_text("h200-sxm").replace("l2_bytes = 52428800", "l2_bytes = nan"))
-    with pytest.raises(GPUFileError, match=r"mine\.toml: spec\.l2_bytes: got nan"):
+    with pytest.raises(GPUFileError, match=r"mine\.toml, line 20: spec\.l2_bytes: got nan"):
         load(str(path))
 
 
@@ -306,10 +307,70 @@ def test_value_without_source_or_with_a_wrong_date(data):
         gpus.parse(data, name="wrong.toml")
 
 
-def test_another_schema_version(data):
-    data["schema_version"] = 2
-    with pytest.raises(GPUFileError, match="schema_version: got 2; accepted: 1"):
+@pytest.mark.parametrize(
+    ("version", "mend"),
+    [
+        (2, "newer version of monarch-numba: update it"),
+        (0, "What changed since .version 1: every key ends in its unit"),
+        (None, "What changed since"),
+        ("1", "What changed since"),
+        (True, "What changed since"),
+    ],
+)
+def test_another_schema_version(data, version, mend):
+    data["schema_version"] = version
+    with pytest.raises(GPUFileError, match=rf"schema_version: got .*; accepted: 1.*{mend}"):
         gpus.parse(data, name="wrong.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("shared_memory_per_block_bytes", 300_000, "compute capability 9.0 has at most 232448"),
+        ("shared_memory_per_sm_bytes", 262_144, "compute capability 9.0 has at most 233472"),
+        ("threads_per_sm", 4096, "compute capability 9.0 has at most 2048"),
+        ("registers_per_sm", 131_072, "compute capability 9.0 has 65536"),
+    ],
+)
+def test_what_the_architecture_does_not_have(data, key, value, message):
+    data["spec"][key] = value
+    with pytest.raises(GPUFileError, match=rf"spec\.{key}: got {value}; {message}\. Write that"):
+        gpus.parse(data, name="wrong.toml")
+
+
+def test_a_block_has_no_more_than_an_sm(data):
+    """Of an architecture that is not known too."""
+    data["identity"]["compute_capability"] = "99.0"
+    gpus.parse(data, name="new.toml")
+    data["spec"]["shared_memory_per_block_bytes"] = 240_000
+    with pytest.raises(GPUFileError, match=r"got 240000, more than an SM has .*accepted: at most that"):
+        gpus.parse(data, name="new.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("sm_count = 132", "sm_count = -1", "sm_count"),
+        ("sm_count = 132", "sm_cont = 132", "sm_cont"),
+        ("l2_bytes = 52428800\n", "", "[spec]"),
+        ("[identity]", "[identities]", "[identities]"),
+        ("median = 4.55e12", "median = 4.55", "median = 4.55"),
+        ("[measured.mma_flops_per_s]", "[measured.mma_tflops]", "[measured.mma_tflops]"),
+        ("value = 2.735", "value = true", "value = true"),
+        ("schema_version = 1", "schema_version = 0", "schema_version"),
+        ("shared_memory_per_block_bytes = 232448", "shared_memory_per_block_bytes = 300000", "_per_block_"),
+    ],
+)
+def test_faults_are_named_with_their_line(tmp_path, old, new, place):
+    text = gpus.file_text("h200-sxm")
+    assert old in text
+    text = text.replace(old, new, 1)
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(GPUFileError) as caught:
+        load(str(path))
+    number = int(re.match(rf"{re.escape(str(path))}, line (\d+): ", str(caught.value))[1])
+    assert place in text.splitlines()[number - 1]
 
 
 def test_spread_must_surround_the_median(data):

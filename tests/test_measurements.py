@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import compare, gpus, measurements, speed_report
+import reference
+from costmodel import compare, gpus, measure_decode, measurements, speed_report
 from costmodel.compare import Comparison, Pair
 from costmodel.errors import MeasurementError
 from costmodel.measurements import HEADER, Row
@@ -129,7 +130,7 @@ def test_nothing_measured_is_an_empty_list(tmp_path):
     assert measurements.read("h200-sxm", folder=tmp_path) == []
 
 
-@given(st.floats(0.01, 1e7), st.floats(0, 1), st.integers(1, 10**15))
+@given(st.floats(0.01, 1e7), st.floats(0, 5e-3), st.integers(1, 10**15))
 def test_a_row_survives_the_file(median, error, nbytes):
     before = row(median_us=median, p20_us=median, p80_us=median, rel_err=error, bytes_min=nbytes)
     (after,) = measurements._parse(measurements.to_csv([before]), name="x")
@@ -153,6 +154,44 @@ def test_broken_files_name_the_line(tmp_path, text, message):
     with pytest.raises(MeasurementError) as caught:
         measurements.read_file(path)
     assert message in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("rel_err", "0.5", "rel_err: got 0.5; no right result of fp16 has more than 0.006. Delete the row"),
+        ("median_us", "fast", "median_us: got 'fast'; accepted: a number"),
+        ("samples", "1.5", "samples: got '1.5'; accepted: a whole number"),
+        ("dtype", "fp8", "dtype: got 'fp8'; accepted: fp16, bf16, fp32"),
+    ],
+)
+def test_wrong_cells_name_the_line_and_the_column(tmp_path, column, value, message):
+    path = tmp_path / "fftconv.csv"
+    header, line = measurements.to_csv([row()]).splitlines()
+    cells = line.split(",")
+    cells[header.split(",").index(column)] = value
+    path.write_text("\n".join([header, line, ",".join(cells)]) + "\n")
+    with pytest.raises(MeasurementError) as caught:
+        measurements.read_file(path)
+    assert f"{path}, line 3: " in str(caught.value) and message in str(caught.value)
+
+
+def test_a_row_that_is_there_twice(tmp_path):
+    path = tmp_path / "fftconv.csv"
+    path.write_text(measurements.to_csv([row(), row(dtype="bf16"), row(median_us=74.5)]))
+    with pytest.raises(MeasurementError, match=r"line 4: .* in fp16 stands in line 2 already; delete one"):
+        measurements.read_file(path)
+
+
+def test_no_operation_promises_more_than_the_loosest_bound():
+    """Bounds of every operation, of the largest that kernels take, with gates."""
+    for dtype in ("fp16", "bf16"):
+        bounds = [reference.fftconv_bound(6, dtype, gates=2), reference.conv2d_bound(dtype)]
+        bounds += [reference.filter_gradient_bound(3, dtype, gates=2)]
+        bounds += [reference.decode_attention_bound(dtype, tf32=True)]
+        assert max(bounds) < measurements.LOOSEST_BOUND[dtype]
+    assert reference.fft32_bound(2**24, gates=2) < measurements.LOOSEST_BOUND["fp32"]
+    assert measure_decode.ERROR_BOUND < measurements.LOOSEST_BOUND["fp16"]
 
 
 def committed_files():
