@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from costmodel.cross_validation import Problem
 
 FITTED_GPU = "h200-sxm"
-RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.033, 0.15
-"""Root mean square of the fit's relative errors; on a GPU that it was not fitted to, what the project assumes."""
+RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.05, 0.15
+"""Two thirds of 260 measured times lie within it (split counts far from the best too, which the fit did not have); on a
+GPU that the fit is not of, what the project assumes."""
 MOST_SPLITS = 512
 WARPS, RING_BYTES = 4, 24 * 1024
 

@@ -83,7 +83,8 @@ def order_figure(found: Sequence[Forecast]) -> Figure:
     figure, (top, bottom) = _figure(WIDTH, 4.4, nrows=2, sharex=True)
     lengths = [f.inputs["N"] for f in found]
     top.step(lengths, [f.best.plan.order for f in found], where="mid", color=GREY, linewidth=0.8)
-    for order in ORDERS:
+    orders = sorted({*ORDERS, *(f.best.plan.order for f in found)})
+    for order in orders:
         for filled in (True, False):
             xs = [f.inputs["N"] for f in found if (f.best.plan.order, f.best.has_kernel) == (order, filled)]
             face = COLOURS[order] if filled else "white"
@@ -91,8 +92,8 @@ def order_figure(found: Sequence[Forecast]) -> Figure:
     top.plot([], [], "o", color=GREY, label="a kernel runs it")
     top.plot([], [], "o", color=GREY, mfc="white", label="no kernel yet")
     top.legend(frameon=False, fontsize=8.5, loc="lower right")
-    top.set_yticks(list(ORDERS))
-    top.set_ylim(ORDERS[0] - 0.4, ORDERS[-1] + 0.4)
+    top.set_yticks(orders)
+    top.set_ylim(orders[0] - 0.4, orders[-1] + 0.4)
     top.set_ylabel("best order p")
     for f in found:
         colour = GREY if f.tie else COLOURS[f.best.plan.order]

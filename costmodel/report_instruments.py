@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from costmodel import counters, units
 from costmodel.calibration import CURVES
 from costmodel.gpus import GPU
-from costmodel.report_html import table
+from costmodel.report_html import Html, table
 
 CURVE_NAMES = {
     "read_against_bytes_in_flight": "reading, by bytes asked for at once on an SM",
@@ -25,7 +27,11 @@ def counted(gpu: GPU) -> list[str]:
         for e in entries
     ]
     header = ("kernel family", "quantity", "counted", "hardware", "difference")
-    return [table(header, rows, caption="Counts beside the hardware's own counters, one large case each")]
+    listing = table(header, rows, caption="Counts beside the hardware's own counters, large cases")
+    families = len({e.family for e in entries})
+    worst = max(abs(e.error) for e in entries)
+    text = f"Counts beside the hardware's own counters: {families} kernel families, at most {worst:.1%} apart"
+    return [Html(f"<details><summary>{escape(text)}</summary>\n{listing}\n</details>")]
 
 
 def curves(gpu: GPU) -> list[str]:

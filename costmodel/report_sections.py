@@ -192,9 +192,9 @@ def _sizes() -> str:
 def _order(found: Findings) -> list[str]:
     return [
         paragraph(
-            f"FFT convolution, {_sizes()}: the plan with the least predicted time among orders 2, 3 and 4. A plan is a "
-            "factor list of N (half: of N/2, one sequence at a time). Where no kernel exists the work is counted from "
-            "the idea of one, so take that with care."
+            f"FFT convolution, {_sizes()}: the plan with the least predicted time among orders 2, 3 and 4, and above "
+            "64K those of 5 and 6 that kernels run. A plan is a factor list of N (half: of N/2, one "
+            "sequence at a time). Where no kernel exists the work is counted from the idea of one: take that with care."
         ),
         picture(
             report_figures.order_figure(found.forecasts),

@@ -433,7 +433,7 @@ def test_the_template_lies_beside_the_module():
 def test_hardware_counters_stand_beside_the_counts(h200, h100):
     from costmodel import counters
 
-    caption = "Counts beside the hardware's own counters, one large case each"
+    caption = "Counts beside the hardware's own counters, large cases"
     rows = h200.tables[caption][1:]
     entries = counters.read("h200-sxm")
     assert [(row[0], int(row[2].replace(",", ""))) for row in rows] == [
