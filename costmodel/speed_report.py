@@ -21,6 +21,7 @@ from costmodel import (
     long_report,
     measurements,
     render,
+    summary_report,
 )
 from costmodel.gpus import load
 from costmodel.measurements import Row
@@ -153,6 +154,7 @@ class Table:
 
 
 TABLES = (
+    Table("README.md", "speed", lambda _: summary_report.lines(GPU)),
     Table("README.md", "prediction-error", lambda _: prediction_error()),
     Table("README.md", "measured-speed", lambda _: speed()),
     Table("docs/kernels.md", "what-binds", binds),

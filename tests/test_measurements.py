@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
-from costmodel import compare, gpus, measure_decode, measurements, speed_report
+from costmodel import compare, gpus, measure_decode, measurements, speed_report, summary_report
 from costmodel.compare import Comparison, Pair
 from costmodel.errors import MeasurementError
 from costmodel.measurements import HEADER, Row
@@ -327,3 +327,23 @@ def test_a_stale_table_is_found_and_written(tmp_path, monkeypatch, capsys):
     page.write_text("nothing here")
     with pytest.raises(ValueError, match=r"page.md: no place for a table between <!-- numbers: begin -->"):
         table.replaced()
+
+
+def test_the_first_table_takes_the_best_of_each_side(tmp_path, monkeypatch):
+    """Other types, times of the host and cases that are missing have no part."""
+    op, case, words = next(entry for entry in summary_report.CASES if entry[0] == "linear")
+    base = row(op=op, case=case)
+    rows = [
+        replace(base, provider=provider, dtype=dtype, median_us=us, p20_us=us, p80_us=us)
+        for provider, dtype, us in (
+            ("ours:flat", "fp16", 20.0),
+            ("ours:flat-overlapped", "fp16", 16.0),
+            ("ours:flat", "bf16", 1.0),
+            ("ours:flat-b48", "fp16", 2.0),
+            ("cublas", "fp16", 24.0),
+            ("torch:host-elementwise", "fp16", 3.0),
+        )
+    ]
+    measurements.append(rows, "h200-sxm", folder=tmp_path)
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path)
+    assert summary_report.lines("h200-sxm")[2:] == [f"| {words} | 16.0 | 24.0 (cuBLAS) | 1.50 |"]
