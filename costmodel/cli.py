@@ -147,7 +147,9 @@ def parser() -> argparse.ArgumentParser:
         description="Time this project's kernels, and what else is installed, on this GPU; check every "
         "result; write costmodel/measurements. Exit code 4 without a GPU.",
     )
-    m.add_argument("--op", default="fftconv", choices=(*MEASURED, "long"), help="operation (fftconv)")
+    m.add_argument(
+        "--op", default="fftconv", choices=(*MEASURED, "long", "filters"), help="operation (fftconv)"
+    )
     m.add_argument(
         "--model",
         action="append",

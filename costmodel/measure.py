@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ MAX_SETS = 12
 LONGEST_GATED_PEER = 32768
 NO_GPU = 4
 FP32_BOUND = 1e-6
+MODULES = {
+    "long": "measure_long",
+    "filters": "measure_filters",
+    "fftconv_gradients": "measure_gradients",
+    "decode_attention": "measure_attention",
+    "conv2d": "measure_conv2d",
+}
+"""Which module measures an operation; rows of the first two are the convolution's."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +127,8 @@ def main(
     linear layers, those of ``models`` (by default all; ``layers`` names some of them) with their dispatch tables, or
     ``shapes`` [N, K] without.
     """
-    if op not in (None, "fftconv", "long", "fftconv_gradients", "linear", "decode_attention", "conv2d"):
-        render.note(
-            "op: accepted are fftconv, long, fftconv_gradients, linear, decode_attention and conv2d, "
-            f"got {op!r}"
-        )
+    if op not in (None, "fftconv", "linear", *MODULES):
+        render.note(f"op: accepted are fftconv, linear, {', '.join(MODULES)}; got {op!r}")
         return 2
     try:
         asked = plans_asked(plans)
@@ -152,23 +158,9 @@ def main(
         render.note(f"wrote {written} rows to {measurements.path_of(gpu.slug, op)}")
         return 0
     written = 0
-    path = measurements.path_of(gpu.slug, "fftconv" if op in (None, "long") else op)
-    if op == "decode_attention":
-        from costmodel.measure_attention import run as attention
-
-        rows = attention(quick=quick)
-    elif op == "fftconv_gradients":
-        from costmodel.measure_gradients import run as gradients
-
-        rows = gradients(quick=quick)
-    elif op == "conv2d":
-        from costmodel.measure_conv2d import run as convolution_layers
-
-        rows = convolution_layers(quick=quick)
-    elif op == "long":
-        from costmodel.measure_long import run as long
-
-        rows = long(quick=quick)
+    path = measurements.path_of(gpu.slug, "fftconv" if op in (None, "long", "filters") else op)
+    if op in MODULES:
+        rows = import_module(f"costmodel.{MODULES[op]}").run(quick=quick)
     else:
         rows = run(quick=quick, asked=asked)
     for row, bound in rows:  # row by row: what was measured stays when the run is cut short

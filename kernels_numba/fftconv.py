@@ -37,8 +37,7 @@ from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES
 from monarch import Plan
 
-MAX_ITEMS = 2**31 - 1
-CPU_BLOCKS = 2
+MAX_ITEMS, CPU_BLOCKS, KEPT_CONSTANTS = 2**31 - 1, 2, 32
 
 
 class HostCopyWarning(UserWarning):
@@ -229,6 +228,12 @@ class FFTConv:
                 f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
             )
 
+    def describe(self) -> str:
+        """The kernel, and the bytes of its filter, of a call and of constants, in words."""
+        from kernels_numba import describe
+
+        return describe.describe(self)
+
     def spec(
         self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
     ) -> Any:
@@ -377,7 +382,7 @@ def _shared_launch(
     return run
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=KEPT_CONSTANTS)
 def _device_operands(family: Any, key: tuple, index: int) -> tuple[Any, ...]:
     """The constant operands on a GPU, shared by all convolutions there that run the same kernel."""
     from kernels_numba.launch import DeviceBuffer

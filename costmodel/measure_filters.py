@@ -1,0 +1,130 @@
+"""Measure what preparing a filter takes beside `torch.fft.rfft`: ``costmodel measure --op filters``.
+
+768 filters of as many fp32 taps as the transform has points, on the GPU, to spectra of fp16 and fp32 in the order that
+the convolution's kernel reads; PyTorch's in fp32, in the natural order. Rows are the convolution's, of the variant
+"filter" with B = 1; ``bytes_min`` is the taps and the spectrum once. Errors are of the spectrum's numbers against
+float64, the largest of all channels; what PyTorch's has to hold is what ours has.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from costmodel import measure, measurements, render
+from costmodel.measurements import Row
+
+LENGTHS = (4096, 16384, 32768, 65536)
+BOUNDS = {"fp16": 2.0**-11, "fp32": 2.0**-22}
+"""Of halves their rounding; of fp32 two roundings of numbers that were computed in float64, or an fp32 FFT."""
+
+
+def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
+    """All rows with their bounds, as they are measured."""
+    torch = measure.need_torch()
+    import datetime
+
+    stamp = (datetime.date.today().isoformat(), measure.commit())
+    for n in LENGTHS[-1:] if quick else LENGTHS:
+        for dtype in ("fp16", "fp32"):
+            if dtype == "fp16" or n <= _longest_fp32():
+                yield _ours(n, dtype, torch, stamp)
+        yield _torch(n, torch, stamp)
+        torch.cuda.empty_cache()
+
+
+def _longest_fp32() -> int:
+    from kernels_numba.families import default_factors
+
+    return max(default_factors("fp32"))
+
+
+def _taps(n: int, torch: Any) -> Any:
+    generator = torch.Generator(device="cuda").manual_seed(n)
+    return torch.randn((measure.CHANNELS, n), device="cuda", generator=generator) / math.sqrt(n)
+
+
+def _ours(n: int, dtype: str, torch: Any, stamp: tuple[str, str]) -> tuple[Row, float]:
+    from kernels_numba import prepare_filter
+
+    k = _taps(n, torch)
+    spectrum = prepare_filter(k, length=n, dtype=dtype, scaled=True)
+    error = error_of(spectrum, k, torch)
+    times = measure.time_calls([lambda: prepare_filter(k, length=n, dtype=dtype, scaled=True)], torch)
+    packing = "" if spectrum.plan.packing == "pair" else f"; packing={spectrum.plan.packing}"
+    name = "x".join(map(str, spectrum.plan.factors))
+    note = (
+        f"prepare_filter, {spectrum.words.nbytes // measure.CHANNELS} bytes a channel; plan={name}{packing}"
+    )
+    return _row(n, dtype, "ours", times, spectrum.words.nbytes, error, stamp, note), BOUNDS[dtype]
+
+
+def _torch(n: int, torch: Any, stamp: tuple[str, str]) -> tuple[Row, float]:
+    k = _taps(n, torch)
+    found = torch.fft.rfft(k)
+    exact = torch.fft.rfft(k.double())
+    error = ((found - exact).norm(dim=1) / exact.norm(dim=1)).max().item()
+    times = measure.time_calls([lambda: torch.fft.rfft(k)], torch)
+    nbytes = found.nelement() * found.element_size()
+    return _row(n, "fp32", "torch", times, nbytes, error, stamp, "rfft(k)"), measure.FP32_BOUND
+
+
+def error_of(spectrum: Any, k: Any, torch: Any) -> float:
+    """The largest relative error of a channel's spectrum, as the kernel reads it, against float64."""
+    from kernels_numba import spectrum as making
+
+    plan, dtype, n = spectrum.plan, spectrum.products, spectrum.plan.n
+    layout = making._layout.__wrapped__(plan, spectrum.mode, spectrum.length, spectrum.taps, dtype)
+    worst = 0.0
+    order, phase = (torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in (layout.order, layout.phase))
+    for start in range(0, k.shape[0], 64):
+        rows = slice(start, start + 64)
+        bins = torch.fft.fft(k[rows].double(), n=n)
+        exact = sum(bins[:, o] * p for o, p in zip(order, phase, strict=True))
+        words = spectrum.words[rows]
+        if dtype == "fp32":
+            parts = words.view(torch.float32).view(words.shape[0], -1, 2)
+        else:
+            kind = torch.float16 if dtype == "fp16" else torch.bfloat16
+            tiled = words.view(kind).view(words.shape[0], layout.tiles, 2, -1)
+            parts = tiled.transpose(2, 3).reshape(words.shape[0], -1, 2)
+        found = torch.view_as_complex(parts.double().contiguous()) * spectrum.scales[rows, None].double()
+        worst = max(worst, ((found - exact).norm(dim=1) / exact.norm(dim=1)).max().item())
+    return worst
+
+
+def _row(
+    n: int,
+    dtype: str,
+    provider: str,
+    times: list[float],
+    spectrum_bytes: int,
+    error: float,
+    stamp: tuple[str, str],
+    note: str,
+) -> Row:
+    case = measurements.format_case(
+        "fftconv", {"B": 1, "H": measure.CHANNELS, "N": n, "L": n, "variant": "filter"}
+    )
+    deciles = statistics.quantiles(times, n=10)
+    flops = round(measure.CHANNELS * 2.5 * n * math.log2(n))
+    render.note(f"{provider} {case} {dtype}: {statistics.median(times):.1f} us, error {error:.2e}")
+    return Row(
+        "fftconv",
+        case,
+        dtype,
+        provider,
+        statistics.median(times),
+        deciles[1],
+        deciles[7],
+        len(times),
+        4 * measure.CHANNELS * n + spectrum_bytes,
+        flops,
+        error,
+        *stamp,
+        note,
+    )

@@ -1,0 +1,44 @@
+"""What a prepared convolution takes of a GPU's memory, in words: its filter, what a call allocates, its constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOST_CONSTANT_BYTES = 2**20
+"""Of one kernel's constants: factors, and twiddles that are not computed."""
+
+
+def constant_bytes(convolve: Any) -> int:
+    """Bytes of the constant operands that a convolution's kernel reads, whatever the filter and the batch are."""
+    spec = convolve.spec()
+    return sum(words.nbytes for words in convolve.family.operands(*convolve._operand_key(spec)))
+
+
+def spectrum_bytes(convolve: Any) -> int:
+    """Bytes of the prepared filter, with its scales."""
+    words, scales = convolve.spectrum.words, convolve.spectrum.scales
+    return int(words.nbytes) + int(scales.nbytes)
+
+
+def describe(convolve: Any) -> str:
+    """Several lines; the figures are exact."""
+    from kernels_numba.fftconv import KEPT_CONSTANTS
+
+    spectrum, spec = convolve.spectrum, convolve.spec()
+    batch, channels, length = convolve.shape
+    per_bin = int(spectrum.words.nbytes) / (channels * spectrum.plan.n)
+    real = "complex" if spectrum.dtype == "complex64" else "real"
+    sequences = {"half": "one sequence at a time", "pair": "two sequences together"}
+    return "\n".join(
+        [
+            f"Convolution of {real} sequences [{batch}, {channels}, {length}] in {spectrum.dtype}, products in "
+            f"{spectrum.products}, by {spectrum.plan}",
+            f"  kernel     {convolve.family.__name__.rpartition('.')[2]}, "
+            f"{sequences.get(spectrum.plan.packing, 'one complex sequence at a time')}, {spec.warps} warps and "
+            f"{spec.shared_bytes:,} bytes of shared memory a block",
+            f"  filter     {spectrum_bytes(convolve):,} bytes, {per_bin:g} for each channel and bin, and its scales",
+            "  a call     allocates its output, unless `out` is given, and nothing else",
+            f"  constants  {constant_bytes(convolve):,} bytes a GPU, shared by all convolutions with this kernel's factors "
+            f"and type; kept of at most {KEPT_CONSTANTS} kernels, {MOST_CONSTANT_BYTES:,} bytes each",
+        ]
+    )
