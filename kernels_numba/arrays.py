@@ -1,7 +1,8 @@
 """Arrays of several libraries as pointers: what a launch needs to know, and nothing is copied silently.
 
-Half-precision floats of NumPy (bfloat16 through ``ml_dtypes``), PyTorch, CuPy and Numba are recognised by
-their type; each library has one adapter. Outputs are made by the library of the input, on its current stream.
+Half-precision floats of NumPy (bfloat16 through ``ml_dtypes``), PyTorch, CuPy and Numba are recognised by their type,
+and so are complex numbers of two halves, PyTorch's complex32 or NumPy's records of ``real`` and ``imag``. Each library
+has one adapter. Outputs are made by the library of the input, on its current stream.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.layout import ELEMENT_TYPES
+
+COMPLEX32 = ELEMENT_TYPES["complex32"]
 DTYPE_NAMES = {
     "float16": "fp16",
     "bfloat16": "bf16",
     "float32": "fp32",
     "float64": "fp64",
+    str(COMPLEX32): "complex32",
 }
 
 
@@ -102,6 +107,11 @@ class Adapter(ABC):
     def packed(self, x: Any) -> Any:
         """The same values without gaps, on the same device: the array itself if it has none."""
         return np.ascontiguousarray(self.host(x))
+
+    def complex64(self, x: Any) -> Any:
+        """Complex numbers of two halves as complex64, exactly."""
+        host = self.host(x)
+        return host["real"] + np.complex64(1j) * host["imag"]
 
     def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised array of any NumPy dtype on GPU ``index``, of this library if it can make one."""
@@ -192,6 +202,9 @@ class TorchAdapter(Adapter):
     def packed(self, x: Any) -> Any:
         return x.detach().contiguous() if x.is_cuda else super().packed(x)
 
+    def complex64(self, x: Any) -> Any:
+        return x.detach().to(self.torch.complex64)
+
     def empty(self, index: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, np.dtype(dtype).name), device=index)
 
@@ -248,6 +261,8 @@ class TorchAdapter(Adapter):
         x = x.detach()
         if x.dtype == self.torch.bfloat16:
             return x.cpu().view(self.torch.int16).numpy().view(ml_dtypes.bfloat16)
+        if x.dtype == self.torch.complex32:
+            return x.cpu().view(self.torch.int32).numpy().view(COMPLEX32)
         return x.cpu().numpy()
 
 

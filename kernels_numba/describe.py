@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba.tile.layout import COMPLEX_TYPES
+
 MOST_CONSTANT_BYTES = 2**20
 """Of one kernel's constants: factors, and twiddles that are not computed."""
 
@@ -27,7 +29,7 @@ def describe(convolve: Any) -> str:
     spectrum, spec = convolve.spectrum, convolve.spec()
     batch, channels, length = convolve.shape
     per_bin = int(spectrum.words.nbytes) / (channels * spectrum.plan.n)
-    real = "complex" if spectrum.dtype == "complex64" else "real"
+    real = "complex" if spectrum.dtype in COMPLEX_TYPES else "real"
     sequences = {"half": "one sequence at a time", "pair": "two sequences together"}
     return "\n".join(
         [
@@ -38,7 +40,7 @@ def describe(convolve: Any) -> str:
             f"{spec.shared_bytes:,} bytes of shared memory a block",
             f"  filter     {spectrum_bytes(convolve):,} bytes, {per_bin:g} for each channel and bin, and its scales",
             "  a call     allocates its output, unless `out` is given, and nothing else",
-            f"  constants  {constant_bytes(convolve):,} bytes a GPU, shared by all convolutions with this kernel's factors "
-            f"and type; kept of at most {KEPT_CONSTANTS} kernels, {MOST_CONSTANT_BYTES:,} bytes each",
+            f"  constants  {constant_bytes(convolve):,} bytes a GPU, shared by all convolutions with this kernel's "
+            f"factors and type; kept of at most {KEPT_CONSTANTS} kernels, {MOST_CONSTANT_BYTES:,} bytes each",
         ]
     )

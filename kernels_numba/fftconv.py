@@ -27,14 +27,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import Device, device
 from kernels_numba.families import FLOAT_TYPES, family_of
+from kernels_numba.host_arrays import _aligned, _bits, _write
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES
+from kernels_numba.tile.layout import COMPLEX_TYPES, ELEMENT_TYPES, HALF_TYPES
 from monarch import Plan
 
 MAX_ITEMS, CPU_BLOCKS, KEPT_CONSTANTS = 2**31 - 1, 2, 32
@@ -59,8 +59,9 @@ def fftconv(
     """Convolve every sequence of ``u`` with its channel's filter: ``y = postgate * ((u * pregate) conv k)``.
 
     Args:
-        u: input [B, H, L] (or [H, L]), fp16, bf16, fp32 or complex64, contiguous; NumPy, PyTorch, CuPy or Numba.
-        k: filter [H, K] (or [K] for all channels) of any real float type, or complex for complex64 sequences. Where
+        u: input [B, H, L] (or [H, L]), fp16, bf16, fp32, complex64 or complex32 (PyTorch's, of two fp16; in NumPy
+            records of "real" and "imag"), contiguous; NumPy, PyTorch, CuPy or Numba.
+        k: filter [H, K] (or [K] for all channels) of any real float type, or complex for complex sequences. Where
             kernels run on a GPU it is transformed there, in fp32 (fp64 taps are rounded first), for fp32 sequences in
             fp64; else by NumPy in float64. The spectrum is rounded to the type of the products. Or a
             :class:`Spectrum` from :func:`prepare_filter`, which costs nothing here.
@@ -155,7 +156,7 @@ class FFTConv:
         self.spectrum = spectrum
         self.scaled = spectrum.scaled
         self.shape = (batch, spectrum.channels, spectrum.length)
-        self.complex = spectrum.dtype == "complex64"
+        self.complex = spectrum.dtype in COMPLEX_TYPES
         # What a kernel is told of a complex sequence: as many real numbers, two neighbours each.
         self._scalars = (batch, spectrum.channels, spectrum.length * (2 if self.complex else 1))
         together = spectrum.plan.sequences_per_transform
@@ -324,7 +325,7 @@ class FFTConv:
         kernel = self.family.build(tile(machine, spec.dtype, vocabulary_of(self.family, spec)), spec)
         grid, per_worker = self.grid(self.family.workers(spec), blocks)
         stored = ELEMENT_TYPES[self.spectrum.dtype]
-        poison = POISON if stored.itemsize == 2 else np.float32(np.nan)
+        poison = np.float32(np.nan) if self.spectrum.dtype in FLOAT_TYPES else POISON
         result = _aligned(np.full(int(np.prod(self._scalars)), poison, poison.dtype))
         constants = self.family.operands(*self._operand_key(spec))
         spectrum, scales = self.spectrum.on_host()
@@ -423,27 +424,3 @@ def _tile_of(u: Any, k: Any, mode: str, dtype: str, tile: int | str | None) -> i
     from kernels_numba.partial_choice import choose_tile
 
     return choose_tile(u.shape[-1], int(taps[0]), dtype)[0]
-
-
-def _bits(x: Any) -> NDArray:
-    """The numbers of an array (or of none), flat: those of half precision as 16-bit words, complex ones as two."""
-    if x is None:
-        return np.empty(0, np.int16)
-    host = x if isinstance(x, np.ndarray) else adapter_of(x, "u").host(x)
-    flat = host.reshape(-1)
-    bits = flat.view(np.int16) if flat.itemsize == 2 else flat.view(flat.real.dtype)
-    return bits if bits.ctypes.data % 16 == 0 else _aligned(bits)
-
-
-def _aligned(bits: NDArray) -> NDArray:
-    """A copy on a 16-byte boundary, as device allocations are."""
-    per = 16 // bits.itemsize
-    room = np.empty(bits.size + per, bits.dtype)
-    start = (-room.ctypes.data // bits.itemsize) % per
-    room[start : start + bits.size] = bits
-    return room[start : start + bits.size]
-
-
-def _write(out: Any, adapter: Adapter, values: NDArray) -> None:
-    """Put the result into an array in host memory (host() of one is a view)."""
-    adapter.host(out)[...] = values.reshape(tuple(out.shape))

@@ -30,6 +30,7 @@ from kernels_numba.fftconv import FFTConv, HostCopyWarning, _dtype_of, _shape_of
 from kernels_numba.filter_sums import FilterGradient
 from kernels_numba.long_gradient import LongFilterGradient, choose
 from kernels_numba.spectrum import Spectrum, prepare_adjoint, prepare_filter
+from kernels_numba.tile.layout import COMPLEX_TYPES
 from monarch import Plan
 
 NEEDS = ("u", "k", "pregate", "postgate")
@@ -94,7 +95,7 @@ def fftconv_gradients(
     known = adapter_of(k, "k")
     if taps not in (None, k.shape[-1]):
         raise ValueError(f"taps: the filter has {k.shape[-1]} taps, not {taps}; leave taps away")
-    if known.dtype_name(k) in ("complex64", "complex128") or dtype == "complex64":
+    if known.dtype_name(k) in (*COMPLEX_TYPES, "complex128") or dtype in COMPLEX_TYPES:
         raise TypeError(
             "u, k: gradients of complex convolutions have no kernels; use reference.fftconv_gradients"
         )
@@ -149,7 +150,7 @@ class FFTConvGradients:
                 "FFTConvGradients(prepare_filter(k, length=L, gradients=True), batch=B)"
             )
         wanted = _wanted(needs)
-        if spectrum.dtype == "complex64":
+        if spectrum.dtype in COMPLEX_TYPES:
             raise TypeError(
                 "spectrum: gradients of complex convolutions have no kernels; use reference.fftconv_gradients"
             )

@@ -11,6 +11,7 @@ import monarch
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device
 from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, is_fused, runs_on
 from kernels_numba.long_plans import TYPES, default_long_plans, refusal, split, split_of
+from kernels_numba.tile.layout import COMPLEX_TYPES
 from monarch import Plan
 
 
@@ -52,7 +53,7 @@ def choose_plan(
     need = points_needed(mode, length, taps)
     capability = where.capability or HOPPER  # the CPU body runs every family
     limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
-    complex_data = sequences == "complex64"
+    complex_data = sequences in COMPLEX_TYPES
     plans = {
         n: p
         for n, p in default_plans(limit, capability, dtype=dtype, complex_data=complex_data).items()
@@ -98,7 +99,7 @@ def choose_plan(
         raise ValueError(
             f"plan: {plan} is for {'complex' if plan.packing == 'complex' else 'real'} sequences, these are "
             f"{sequences}; "
-            'Plan(..., packing="complex") is for complex64, the other packings are for real ones'
+            'Plan(..., packing="complex") is for complex ones, the other packings are for real ones'
         )
     plan = plan.with_(signal=min(length, plan.n), wanted=min(length, plan.n))
     if outer:
@@ -144,7 +145,7 @@ def _default(
             return found[min(fitting)], outer
     dtype, sequences = types
     reasons = ""
-    if len(plans) < len(default_factors(dtype, complex_data=sequences == "complex64")):
+    if len(plans) < len(default_factors(dtype, complex_data=sequences in COMPLEX_TYPES)):
         reasons = f" on {where.name}, by its shared memory"
     if not longer:
         reasons += f" ({refusal(sequences, dtype)})"

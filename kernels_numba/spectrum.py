@@ -16,7 +16,7 @@ from kernels_numba.device import device
 from kernels_numba.families import FLOAT_TYPES, family_of
 from kernels_numba.long_plans import split_of
 from kernels_numba.plan_choice import check_pattern, choose_plan, kept_bins, marks_of, rows_kept
-from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
+from kernels_numba.tile.layout import COMPLEX_TYPES, ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
 from monarch import Plan
 
 ORDINARY = {"fp16": (2.0**-6, 2.0**4), "bf16": (2.0**-6, 2.0**4), "fp32": (0.0, np.inf)}
@@ -106,7 +106,7 @@ def prepare_filter(
         k: filter [H, K] or [K], any float type, any supported library; complex ones for complex sequences only.
         length: L, samples per sequence.
         mode: as in :func:`fftconv`.
-        dtype: "fp16", "bf16", "fp32" or "complex64", the dtype of the sequences.
+        dtype: "fp16", "bf16", "fp32", "complex64" or "complex32", the dtype of the sequences.
         plan: as in :func:`fftconv`.
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
         products: as in :func:`fftconv`.
@@ -179,21 +179,20 @@ def _prepare(
     adapter = adapter_of(k, "k")
     kind = adapter.dtype_name(k)
     mixed = (products in HALF_TYPES and dtype in FLOAT_TYPES) or (products == "fp32" and dtype in HALF_TYPES)
+    mixed |= (products, dtype) == ("fp16", "complex32")
     if products not in (None, dtype) and not mixed:
         raise ValueError(
             f"products: accepted are fp16 and bf16 for {' and '.join(FLOAT_TYPES)} sequences, fp32 for long ones of "
             "halves, or nothing; got "
             f"{products!r} for {dtype} ones"
         )
-    complex_filter = kind in ("complex64", "complex128")
-    if complex_filter and dtype != "complex64":
-        raise TypeError(
-            f"k: a {kind} filter is for complex64 sequences; these are {dtype}: convert them or it"
-        )
+    complex_filter = kind in ("complex32", "complex64", "complex128")
+    if complex_filter and dtype not in COMPLEX_TYPES:
+        raise TypeError(f"k: a {kind} filter is for complex sequences; these are {dtype}: convert them or it")
     if not complex_filter and kind not in ("fp16", "bf16", "fp32", "fp64"):
         raise TypeError(
-            f"k: accepted are real fp16, bf16, fp32 and fp64 filters, and complex64 and complex128 ones of complex "
-            f"sequences; got {kind}"
+            "k: accepted are real fp16, bf16, fp32 and fp64 filters, and complex32, complex64 and complex128 ones of "
+            f"complex sequences; got {kind}"
         )
     shape = tuple(k.shape)
     if len(shape) not in (1, 2) or 0 in shape:
@@ -202,7 +201,9 @@ def _prepare(
         raise ValueError(
             f"k: {shape[0]} filters for {channels} channels; give one filter [K], or one per channel"
         )
-    products = products or dtype
+    products = "fp16" if dtype == "complex32" else products or dtype
+    if kind == "complex32":
+        k = adapter.complex64(k)
     where = device(adapter.index(k) or 0)
     plan, outer = choose_plan(
         mode, length, shape[-1], plan, products, where, sequences=dtype, on_chip=on_chip

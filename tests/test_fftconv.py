@@ -414,17 +414,17 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
     "u is None": (TypeError, "^u: expected.*NoneType", lambda: call(None)),
     "u fp64": (
         TypeError,
-        "^u: .*fp16, bf16, fp32, complex64, got fp64; convert",
+        "^u: .*fp16, bf16, fp32, complex64, complex32, got fp64; convert",
         lambda: call(U.astype(np.float64)),
     ),
     "u int16": (
         TypeError,
-        "^u: .*fp16, bf16, fp32, complex64, got int16; convert",
+        "^u: .*fp16, bf16, fp32, complex64, complex32, got int16; convert",
         lambda: call(U.astype(np.int16)),
     ),
     "u complex128": (
         TypeError,
-        "^u: .*fp16, bf16, fp32, complex64, got complex128; convert",
+        "^u: .*fp16, bf16, fp32, complex64, complex32, got complex128; convert",
         lambda: call(U.astype(np.complex128)),
     ),
     "u of one axis": (ValueError, r"^u: expected sequences \[B, H, L\].*\(256,\)", lambda: call(U[0, 0])),
@@ -451,7 +451,7 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
     "k is a list": (TypeError, "^k: expected a NumPy", lambda: call(k=[1.0])),
     "k complex": (
         TypeError,
-        "^k: a complex128 filter is for complex64 sequences; these are fp16",
+        "^k: a complex128 filter is for complex sequences; these are fp16",
         lambda: call(k=K.astype(complex)),
     ),
     "k int": (TypeError, "^k: accepted are real.*int64", lambda: call(k=K.astype(np.int64))),
@@ -515,7 +515,7 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
     "plan is text": (TypeError, "^plan: .*Plan.*str", lambda: call(plan="16x16")),
     "dtype unknown": (
         ValueError,
-        "^dtype: .*fp16, bf16, fp32, complex64; got 'fp64'",
+        "^dtype: .*fp16, bf16, fp32, complex64, complex32; got 'fp64'",
         lambda: prepare_filter(K, length=256, dtype="fp64"),
     ),
     "length 0 to prepare": (

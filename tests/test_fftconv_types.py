@@ -184,6 +184,44 @@ def test_half_products_of_many_complex_sequences(factors: tuple[int, ...], produ
     assert 0 < found.overall <= reference.fftconv_bound(len(factors), products, gates=1)
 
 
+COMPLEX32 = np.dtype([("real", np.float16), ("imag", np.float16)])
+
+
+def halved(x: NDArray[np.complex64]) -> NDArray[Any]:
+    """Complex numbers of two halves."""
+    return np.stack([x.real, x.imag], axis=-1).astype(np.float16).view(COMPLEX32)[..., 0]
+
+
+def widened(x: NDArray[Any]) -> NDArray[np.complex64]:
+    return x["real"] + np.complex64(1j) * x["imag"]
+
+
+@pytest.mark.parametrize("complex_filter", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("mode", "length"), [("circular", 256), ("causal", 501), ("two-sided", 300)])
+def test_complex_sequences_of_halves(mode: str, length: int, gated: bool, complex_filter: bool) -> None:
+    """Exactly what complex64 sequences give with half products, rounded; any alignment and type of filter."""
+    u = halved(complex_noise((3, 2, length), 1))
+    k = halved(complex_noise((2, 99), 2)) if complex_filter else single((2, 99), 2).astype(np.float16)
+    gates = {n: halved(complex_noise(u.shape, 3 + i)) for i, n in enumerate(("pregate", "postgate")) if gated}
+    out = np.full_like(u, np.array((np.nan, np.nan), COMPLEX32))
+    y = kernels_numba.fftconv(u, k, mode=mode, out=out, **gates)
+    assert y is out and y.dtype == COMPLEX32
+    wide = {name: widened(x) for name, x in gates.items()}
+    taps = widened(k) if complex_filter else k
+    same = kernels_numba.fftconv(widened(u), taps, mode=mode, products="fp16", **wide)
+    assert np.array_equal(widened(y), same)
+    exact = reference.fftconv(widened(u), taps, mode=mode, **wide)
+    bound = reference.fftconv_bound(2, "fp16", gates=len(gates), coherent=True)
+    reference.check_close(widened(y), exact, widened(u), taps, bound=bound, **wide)
+    spectrum = prepare_filter(k, length=length, mode=mode, dtype="complex32")
+    assert spectrum.products == "fp16" and spectrum.words.nbytes == 4 * 2 * spectrum.plan.n
+    with pytest.raises(TypeError, match="u: expected complex32"):
+        FFTConv(spectrum, batch=3)(widened(u))
+    with pytest.raises(ValueError, match=r"^products: accepted .*got 'bf16' for complex32"):
+        kernels_numba.fftconv(u, k, mode=mode, products="bf16")
+
+
 def test_lengths_of_complex_sequences() -> None:
     longest = max(default_factors("complex64"))
     assert longest == 16384 and all(prod(f) == n for n, f in default_factors("complex64").items())
@@ -193,7 +231,7 @@ def test_lengths_of_complex_sequences() -> None:
 
 def test_bad_complex_input() -> None:
     u, k = complex_noise((1, 1, 256), 1), complex_noise((1, 256), 2)
-    with pytest.raises(TypeError, match="k: a complex64 filter is for complex64 sequences; these are fp32"):
+    with pytest.raises(TypeError, match="k: a complex64 filter is for complex sequences; these are fp32"):
         kernels_numba.fftconv(u.real.copy(), k)
     with pytest.raises(TypeError, match=r"pregate: expected complex64 .*got fp32; convert it"):
         kernels_numba.fftconv(u, k, pregate=u.real.copy())
@@ -203,7 +241,7 @@ def test_bad_complex_input() -> None:
         kernels_numba.fftconv(u, k, plan=Plan(256, (16, 16)))
     with pytest.raises(ValueError, match=r"^plan: .*is for complex sequences, these are fp32"):
         kernels_numba.fftconv(u.real.copy(), k.real, plan=Plan(256, (16, 16), packing="complex"))
-    with pytest.raises(TypeError, match=r"the fused kernels take .*complex64, got complex128"):
+    with pytest.raises(TypeError, match=r"the fused kernels take .*complex64, complex32, got complex128"):
         kernels_numba.fftconv(u.astype(np.complex128), k)
 
 
@@ -240,3 +278,20 @@ def test_complex_filters_are_transformed_on_a_gpu(library: str) -> None:
         y = kernels_numba.fftconv(*there, mode="causal").cpu().numpy()
     error = np.linalg.norm(y - exact) / (np.linalg.norm(u) * np.linalg.norm(k, axis=-1).max())
     assert error <= 2 * reference.fft32_bound(1024)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("where", ["cuda", "cpu"])
+@pytest.mark.parametrize("complex_filter", [False, True])
+def test_complex_halves_of_pytorch(where: str, complex_filter: bool) -> None:
+    torch = pytest.importorskip("torch")
+    u, k = complex_noise((3, 2, 700), 1), complex_noise((2, 300), 2) / np.float32(17)
+    k = k if complex_filter else k.real.copy()
+    x = torch.from_numpy(u).to(torch.complex32).to(where)
+    y = kernels_numba.fftconv(x, torch.from_numpy(k).to(where), mode="causal")
+    assert y.dtype == torch.complex32 and y.device.type == where
+    got, given = (v.to(torch.complex64).cpu().numpy() for v in (y, x))
+    exact = reference.fftconv(given, k, mode="causal")
+    bound = reference.fftconv_bound(2, "fp16", coherent=True)
+    reference.check_close(got, exact, given, k, bound=bound)

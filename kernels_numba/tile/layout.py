@@ -34,8 +34,13 @@ THREAD = LANE & 3
 
 HALF_TYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 STORAGE_TYPES = {**HALF_TYPES, "fp32": np.dtype(np.float32)}
-ELEMENT_TYPES = {**STORAGE_TYPES, "complex64": np.dtype(np.complex64)}
-"""What sequences are made of; a complex number is stored as two of fp32."""
+COMPLEX_TYPES = ("complex64", "complex32")
+ELEMENT_TYPES = {
+    **STORAGE_TYPES,
+    "complex64": np.dtype(np.complex64),
+    "complex32": np.dtype([("real", np.float16), ("imag", np.float16)]),
+}
+"""What sequences are made of; a complex number is stored as two of fp32, or of fp16 (NumPy has no such type)."""
 
 Index = tuple[NDArray[np.intp], NDArray[np.intp]]
 
