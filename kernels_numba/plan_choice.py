@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 
 import monarch
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device
-from kernels_numba.families import HOPPER, default_factors, default_plans, family_of, is_fused, runs_on
+from kernels_numba.families import (
+    HOPPER,
+    default_factors,
+    default_plans,
+    family_of,
+    is_fused,
+    runs_on,
+    shared_bytes,
+)
 from kernels_numba.long_plans import TYPES, default_long_plans, refusal, split, split_of
 from kernels_numba.tile.layout import COMPLEX_TYPES
 from monarch import Plan
@@ -109,6 +117,11 @@ def choose_plan(
         raise ValueError(
             f"plan: {plan} needs instructions that {where.name} does not have (compute capability "
             f"{capability[0]}.{capability[1]}); leave plan away, or ask for {other}"
+        )
+    elif shared_bytes(plan, dtype) > limit:
+        raise ValueError(
+            f"plan: {plan} needs {shared_bytes(plan, dtype):,} bytes of shared memory a block, {where.name} has "
+            f"{limit:,}; leave plan away, or ask for a plan of fewer points (half-length packing has half as many)"
         )
     return plan, outer
 

@@ -56,6 +56,36 @@ def test_the_limit_follows_from_the_device(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
+    ("card", "plan", "legal"),
+    [
+        ("RTX 4090", Plan(2304, (48, 48)), True),
+        ("RTX 4090", Plan(12544, (112, 112)), True),
+        ("RTX 4090", Plan(36864, (48, 48, 16)), False),
+        ("RTX 4090", Plan(32768, (16, 8, 16, 16)), False),
+        ("A100", Plan(36864, (48, 48, 16)), False),
+        ("A100", Plan(32768, (16, 64, 32)), True),
+        ("A100", Plan(65536, (16, 64, 32), packing="half"), True),
+        ("H100", Plan(36864, (48, 48, 16)), True),
+        ("H100", Plan(49152, (48, 32, 32)), True),
+    ],
+)
+def test_a_plan_that_a_card_cannot_run_is_refused(
+    card: str, plan: Plan, legal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its block needs at least, before anything is transformed."""
+    where = Device("cpu", "", 0, card, (9, 0), 132, LIMITS[card], 228 * 1024, 13000, 1)
+    monkeypatch.setattr(spectrum, "device", lambda index=0: where)
+    k = np.ones((1, 3), np.float32)
+    if legal:
+        assert prepare_filter(k, length=plan.n, plan=plan).plan.factors == plan.factors
+        return
+    with pytest.raises(
+        ValueError, match=rf"^plan: .* bytes of shared memory a block, {card} has {LIMITS[card]:,}"
+    ):
+        prepare_filter(k, length=plan.n, plan=plan)
+
+
+@pytest.mark.parametrize(
     "plan",
     [
         Plan(4352, (272, 16)),
