@@ -75,11 +75,16 @@ class FilterGradient:
         self.pairs = -(-shape[0] // 2)
         self._launches: dict[tuple, _Launches] = {}
 
+    @property
+    def _guarded(self) -> bool:
+        """Whether sequences end before their transform does, or a pair has one sequence only."""
+        return self.shape[2] < self.plan.n or self.shape[0] % 2 != 0
+
     def spec(
         self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
     ) -> Any:
         """The kernel that sums, on a device, for arrays whose addresses end in ``low_bits``."""
-        batch, _, length = self.shape
+        length = self.shape[2]
         nbytes = ELEMENT_TYPES[self.dtype].itemsize
         halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (nbytes * v) == 0)
         limit = where.shared_bytes_per_block if where else None
@@ -87,7 +92,7 @@ class FilterGradient:
             self.plan,
             self.products,
             halves=halves,
-            guarded=length < self.plan.n or batch % 2 != 0,
+            guarded=self._guarded,
             pregate=pregate,
             postgate=postgate,
             **({"shared_limit": limit} if limit else {}),
@@ -97,10 +102,15 @@ class FilterGradient:
     def shares(self, workers: int, parts: int) -> tuple[int, int]:
         """(shares of a channel's pairs, pairs a share) for so many workers: the fewest turns for the busiest.
 
-        A turn is a pair; writing and reading a share's sums counts as one more.
+        A turn is a pair; writing and reading a share's sums counts as one more. In fp32 without guards all shares are
+        of one size: there transforms that share a block's barriers take as many turns each, and nothing would mask the
+        last ones of a smaller share.
         """
         best = None
+        even = self.products == "fp32" and not self._guarded
         for per_share in range(self.pairs, 0, -1):
+            if even and self.pairs % per_share:
+                continue
             count = -(-self.pairs // per_share)
             turns = -(-self.shape[1] * parts * count // workers) * (per_share + 1)
             if best is None or turns < best[0]:

@@ -271,6 +271,24 @@ def test_fp32(factors: tuple[int, ...]) -> None:
     assert counters.half_flops == 0 and counters.mma_m16n8k16 == 0
 
 
+@settings(max_examples=6)
+@given(batch=st.integers(1, 14), channels=st.integers(1, 2), workers=st.integers(1, 12), whole=st.booleans())
+@example(batch=6, channels=1, workers=2, whole=True)  # two shares of three pairs
+@example(batch=5, channels=1, workers=2, whole=True)
+def test_fp32_sums_of_any_shares(batch: int, channels: int, workers: int, whole: bool) -> None:
+    """However many workers share a batch: nothing is added twice, and nothing that is not there."""
+    shape, mode = (batch, channels, 256 if whole else 100), "circular" if whole else "causal"
+    rng = np.random.default_rng(batch)
+    u, dy = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    gradient = FilterGradient(shape, taps=shape[2], mode=mode, dtype="fp32", plan=Plan(256, (16, 16)))
+    count, per_share = gradient.shares(workers, 1)
+    assert (count - 1) * per_share < gradient.pairs <= count * per_share
+    exact = reference.fftconv_gradients(dy, u, np.zeros((channels, shape[2])), mode=mode).k
+    limit = reference.filter_gradient32_bound(256, terms=-(-batch // 2)) * scatter(256)
+    found = gradient.run_cpu(u, dy, workers=workers)[0]
+    reference.check_filter_gradient(found, exact, dy, u, bound=limit, pairs=True)
+
+
 def test_refused() -> None:
     u, k = noise((2, 1, 256), "fp16"), filters(1, 256)
     with pytest.raises(ValueError, match=r"dy: expected shape \(2, 1, 256\)"):
