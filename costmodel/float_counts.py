@@ -104,6 +104,21 @@ SPLIT_POINTS = 256
 """and twiddles of stages over so many points are products of two; as the kernel has it."""
 
 
+def twiddles(factors: tuple[int, ...], threads: int, held: int) -> tuple[int, int]:
+    """(accesses of 16 bytes a lane, complex products a lane) of the twiddles of one transform, in one direction."""
+    quads = products = 0
+    for i, r in enumerate(factors[:-1]):
+        s, g = prod(factors[i + 1 :]), held // r
+        columns = len({threads * c % s for c in range(g)})
+        if r * s >= SPLIT_POINTS and r % 4 == 0:
+            quads += columns * -(-(3 + r // 4 - 1) // 2)
+            products += g * (3 * (r // 4) + r - 4)
+        else:
+            quads += columns * r // 2
+            products += g * (r - 1)
+    return quads, products
+
+
 def totals(
     factors: tuple[int, ...],
     rows_in: int,
@@ -148,15 +163,7 @@ def totals(
     lanes = blocks * turns * together * threads  # threads at work, over all turns
     sequences = 1 if half else 2
 
-    quads = products = 0  # of twiddles, for one direction
-    for r, s, g in zip(factors[:-1], steps[:-1], groups[:-1], strict=True):
-        columns = len({threads * c % s for c in range(g)})
-        if r * s >= SPLIT_POINTS and r % 4 == 0:
-            quads += columns * -(-(3 + r // 4 - 1) // 2)
-            products += g * (3 * (r // 4) + r - 4)
-        else:
-            quads += columns * r // 2
-            products += g * (r - 1)
+    quads, products = twiddles(factors, threads, held)
     flops = 2 * 6 * products + (14 if half else 6) * held
     for r, g in zip(factors[1:], groups[1:], strict=True):
         flops += 2 * g * transform_flops(r, r, r)

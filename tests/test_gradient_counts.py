@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import gradient_counts
-from kernels_numba import gradient_spec, gradient_warp
+from costmodel import float_gradient_counts, gradient_counts
+from kernels_numba import gradient_float, gradient_spec, gradient_warp
 from kernels_numba.filter_sums import FilterGradient
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
@@ -79,6 +79,65 @@ def test_counts_equal_the_counters(
             tables_shared=spec.tables_shared,
             **known,
         )
+    counted = dict(vars(counters))
+    for kind in ("read", "written"):
+        counted |= {f"{kind}_{name}": count for name, count in counted.pop(f"global_{kind}_bytes").items()}
+    assert counted.pop("warps") == counted.pop("blocks") * spec.warps
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"
+
+
+@settings(max_examples=6)
+@given(
+    factors=st.sampled_from([f for f in gradient_float.FACTORS if prod(f) <= 2048]),
+    batch=st.integers(1, 6),
+    channels=st.integers(1, 2),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    workers=st.integers(1, 6),
+)
+@example(factors=(16, 16), batch=6, channels=3, part=1.0, gates=(True, True), workers=3)
+@example(factors=(16, 16), batch=5, channels=1, part=1.0, gates=(False, True), workers=2)
+@example(factors=(3, 16, 16, 16), batch=1, channels=1, part=0.6, gates=(True, False), workers=2)
+@example(factors=(2, 32, 16, 16), batch=2, channels=1, part=1.0, gates=(False, False), workers=2)
+@example(factors=(6, 8, 8, 8), batch=2, channels=1, part=1.0, gates=(False, False), workers=2)
+def test_counts_in_fp32_equal_the_counters(
+    factors: tuple[int, ...],
+    batch: int,
+    channels: int,
+    part: float,
+    gates: tuple[bool, bool],
+    workers: int,
+) -> None:
+    """Every counter of the fp32 kernel, whole and in parts of the frequencies, with threads that have nothing to do."""
+    parts, radices = gradient_float.SHAPES[factors]
+    n = parts * prod(radices)
+    length = max(1, int(part * n))
+    shape = (batch, channels, length)
+    mode = "circular" if length == n else "causal"
+    taps = n + 1 - length if mode == "causal" else n
+    gradient = FilterGradient(shape, taps=taps, mode=mode, dtype="fp32", plan=Plan(n, factors))
+    rng = np.random.default_rng(0)
+    u, dy, before, after = (rng.standard_normal(shape).astype(np.float32) for _ in range(4))
+    _, counters, _ = gradient.run_cpu(
+        u, dy, before if gates[0] else None, after if gates[1] else None, workers=workers
+    )
+    spec = gradient.spec(pregate=gates[0], postgate=gates[1])
+    shares, per_share = gradient.shares(workers, parts)
+    expected = float_gradient_counts.totals(
+        radices,
+        parts,
+        together=spec.shape.together,
+        padding=spec.shape.padding,
+        batch=batch,
+        channels=channels,
+        length=length,
+        guarded=spec.guarded,
+        shares=shares,
+        per_share=per_share,
+        pregate=gates[0],
+        postgate=gates[1],
+    )
     counted = dict(vars(counters))
     for kind in ("read", "written"):
         counted |= {f"{kind}_{name}": count for name, count in counted.pop(f"global_{kind}_bytes").items()}
