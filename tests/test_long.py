@@ -73,16 +73,18 @@ def test_within_the_bound_of_the_reference(
     assert found.worst <= bound * scatter(plan.n), (found, bound)
 
 
-def test_two_outer_factors() -> None:
-    """256 rows by 16 x 16, through the exchange; half a signal, so that half of the rows are read and written."""
-    plan = Plan(65536, (16, 16, 16, 16))
-    convolve, k = call(plan, "causal", 32768, 32768, 1, 1)
-    assert convolve.split.rows == 256
+@pytest.mark.parametrize("outer", [(16, 16), (16, 32), (32, 32)], ids=str)
+def test_two_outer_factors(outer: tuple[int, int]) -> None:
+    """256, 512 and 1024 rows, through the exchange; half a signal, so that half of the rows are read and written."""
+    plan = Plan(prod(outer) * 256, (*outer, 16, 16))
+    half = plan.n // 2
+    convolve, k = call(plan, "causal", half, half, 1, 1)
+    assert convolve.split.rows == prod(outer)
     u = noise(convolve.shape, "fp16")
     y, counters = convolve.run_cpu(u)
     found = reference.relative_error(y, reference.fftconv(u, k, mode="causal"), u, k, pairs=True)
     assert found.worst <= reference.fftconv_bound(4, "fp16")
-    assert counters.bank_conflicts == 0 and counters.global_read_bytes["u"] == 2 * 32768
+    assert counters.bank_conflicts == 0 and counters.global_read_bytes["u"] == 2 * half
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4])

@@ -77,7 +77,7 @@ def test_within_the_bound_of_the_reference(
     assert found.worst <= bound * scatter(plan.n), (found, bound)
 
 
-@pytest.mark.parametrize("factors", [(16, 16, 16, 16), (16, 32, 16, 16)])
+@pytest.mark.parametrize("factors", [(16, 16, 16, 16), (16, 32, 16, 16), (32, 32, 16, 16)])
 def test_two_outer_factors(factors: tuple[int, ...]) -> None:
     """Through the exchange, in strips of 32 and of 16 columns; half a signal: half of the rows are read and written."""
     n = int(np.prod(factors))
