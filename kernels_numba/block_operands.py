@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.block_spec import STRIP, Spec
-from kernels_numba.operands import factor, factor_scale, mirrored, rows_read, twiddles
+from kernels_numba.operands import (
+    factor,
+    factor_scale,
+    kept_slots,
+    mirrored,
+    rows_needed,
+    rows_read,
+    twiddles,
+)
 from kernels_numba.tile import layout
 from monarch import Plan
 
@@ -58,12 +66,12 @@ class _Maps:
 
 
 @cache
-def _maps(n1: int, n2: int, n3: int) -> _Maps:
+def _maps(n1: int, n2: int, n3: int, kept3: int | None = None) -> _Maps:
     return _Maps(
         row_in=rows_read(max(16, n1)),
         k1=mirrored(n1, self_paired=True),
         k2=mirrored(n2),
-        k3=mirrored(n3),
+        k3=kept_slots(n3, kept3 or n3),
         column_in=columns_paired(n3),
         column_out=columns_exchanged(n3),
         row_out=mirrored(n2),
@@ -84,13 +92,16 @@ def outer_factor(
 
 
 @lru_cache(maxsize=32)
-def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool = False) -> NDArray[np.int32]:
+def constants(
+    n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool = False, kept3: int | None = None
+) -> NDArray[np.int32]:
     """Factors and inner twiddles, in the order the kernel reads them.
 
     F1, F2, F3, F3 inverse, F2 inverse, F1 inverse (real, half precision), then the inner twiddles of k2 and n3,
-    forward and inverse (complex).
+    forward and inverse (complex). ``kept3``: the k3 that are transformed to and from, all by default.
     """
-    at = _maps(n1, n2, n3)
+    kept3 = kept3 or n3
+    at = _maps(n1, n2, n3, kept3)
     natural = np.arange(n2)
     a, b, c = layout.a_index, layout.b_index, layout.c_index
     undone = factor_scale(n2, 0.5, dtype), factor_scale(n3, 0.5, dtype)
@@ -104,10 +115,10 @@ def constants(n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool = 
         layout.pack_operand(first[:, :rows_in], a(rows // 16, rows_in // 16), dtype),
         layout.pack_operand(factor(n2, natural, at.k2, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype),
         layout.pack_operand(
-            factor(n3, at.column_in, at.k3, shift=0.5, dtype=dtype).T, b(n3 // 16, n3 // 8), dtype
+            factor(n3, at.column_in, at.k3, shift=0.5, dtype=dtype).T, b(n3 // 16, kept3 // 8), dtype
         ),
         layout.pack_operand(
-            factor(n3, at.k3, at.column_out, shift=0.5, dtype=dtype).T, b(n3 // 16, n3 // 8), dtype
+            factor(n3, at.k3, at.column_out, shift=0.5, dtype=dtype).T, b(kept3 // 16, n3 // 8), dtype
         ),
         layout.pack_operand(
             factor(n2, at.k2, at.row_out, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype
@@ -203,41 +214,63 @@ def mirrored_weights(order: NDArray[np.intp], phase: NDArray[np.complex128], til
 
 
 def spectrum_layout(
-    factors: tuple[int, ...], dtype: str
+    factors: tuple[int, ...], dtype: str, kept: tuple[int, ...] = ()
 ) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
     """The bin at each position of the kernel's order, what it is multiplied by, and tiles (one for each k1)."""
-    n1, n2, n3 = factors
-    at = _maps(n1, n2, n3)
+    (n1, n2, n3), (*_, kept3) = factors, kept or factors
+    at = _maps(n1, n2, n3, kept3)
     inner = n1 * (at.k2[:, None] + n2 * at.k3[None, :])
     phase = np.exp(-1j * np.pi * at.k3 / n3) / factor_scale(n3, 0.5, dtype)
-    positions = layout.lane_order_positions(n2 // 8, n3 // 8)
+    positions = layout.lane_order_positions(n2 // 8, kept3 // 8)
     order = at.k1[:, None] + inner[positions][None, :]
-    return order.reshape(-1), np.tile(np.broadcast_to(phase, (n2, n3))[positions], n1), n1
+    return order.reshape(-1), np.tile(np.broadcast_to(phase, (n2, kept3))[positions], n1), n1
+
+
+def kept_axes(plan: Plan, alive: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Of each axis the rows that the kernel must do where only ``alive [N1, N2, N3]`` is not zero; () for all.
+
+    Only k3 are left out so; k1 go by marks.
+    """
+    kept3 = rows_needed(np.asarray(alive.any(axis=(0, 1))))
+    return () if kept3 == plan.factors[2] else (*plan.factors[:2], kept3)
 
 
 def operand_key(spec: Spec, marks: bytes = b"") -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype, spec.half, marks)
+    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype, spec.half, marks, spec.kept3)
 
 
 def operands(
-    n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool, marks: bytes = b""
+    n1: int,
+    n2: int,
+    n3: int,
+    rows_in: int,
+    dtype: str,
+    half: bool,
+    marks: bytes = b"",
+    kept3: int | None = None,
 ) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments: factors and marks, then outer twiddles."""
-    words = constants(n1, n2, n3, rows_in, dtype, half)
+    words = constants(n1, n2, n3, rows_in, dtype, half, kept3)
     if marks:
         words = np.concatenate([words, np.frombuffer(marks, np.int32)])
     return words, outer_twiddles(n1, n2, n3, dtype, half)
 
 
-def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
-    """Bins [1 or 2, N] and weights in the order in which the kernel reads a spectrum; tiles."""
+def spectrum_of_plan(
+    plan: Plan, dtype: str, kept: tuple[int, ...] = ()
+) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """Bins [1 or 2, N] and weights in the order in which the kernel reads a spectrum; tiles.
+
+    ``kept``: the rows of each axis that are, if not all; see `kept_axes`.
+    """
     if plan.packing == "half":
         return half_spectrum_layout(plan.factors, dtype)
-    order, phase, tiles = spectrum_layout(plan.factors, dtype)
+    order, phase, tiles = spectrum_layout(plan.factors, dtype, kept)
     return order[None], phase[None], tiles
 
 
-def skipped_points(plan: Plan) -> int:
+def skipped_points(plan: Plan, kept: tuple[int, ...] = ()) -> int:
     """Neighbouring points of the kernel's order that are left out together, if all are zero: two k1."""
-    return 2 * plan.factors[1] * plan.factors[2]
+    _, n2, n3 = kept or plan.factors
+    return 2 * n2 * n3

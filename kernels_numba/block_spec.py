@@ -77,6 +77,8 @@ class Spec:
     """Sequences are overlapping windows of one row."""
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
+    kept: tuple[int, ...] = ()
+    """Of each axis, frequencies that are transformed to and from, if the spectrum is zero at others; all but of N3."""
     marked: int = 0
     """Rows of marks after the constants, one for each channel in turn, that say which k1 are zero; 0: none are."""
 
@@ -85,6 +87,11 @@ class Spec:
             raise ValueError(
                 f"warps: {self.strips} strips and {self.n1 // 2} pairs of k1 do not divide among {self.warps}"
             )
+
+    @property
+    def kept3(self) -> int:
+        """Of N3 the k3 that are kept."""
+        return self.kept[2] if self.kept else self.n3
 
     @property
     def q(self) -> int:
@@ -143,6 +150,7 @@ class Spec:
         )
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         guard += ("_windows" if self.windows else "") + (f"_marked{self.marked}" if self.marked else "")
+        guard += f"_kept{self.kept3}" if self.kept else ""
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
@@ -182,7 +190,7 @@ class Spec:
     @property
     def constant_places(self) -> tuple[int, ...]:
         """Words to F1, F2, F3, F3 inverse, F2 inverse, F1 inverse, to inner twiddles forward and inverse; the end."""
-        second, third = self.n2**2 // 2, self.n3**2 // 2
+        second, third = self.n2**2 // 2, self.n3 * self.kept3 // 2
         outer = (self.rows * rows // 2 for rows in (self.rows_in, self.rows))
         sizes = (next(outer), second, third, third, second, next(outer), self.q, self.q)
         return tuple(accumulate(sizes, initial=0))

@@ -233,6 +233,6 @@ def operands(
     return words, tables(n1, n2, n3, n4, dtype, half)
 
 
-def skipped_points(plan: Plan) -> int:
+def skipped_points(plan: Plan, kept: tuple[int, ...] = ()) -> int:
     """Neighbouring points of the kernel's order that are left out together, if all are zero: two k2 of a k1."""
     return 2 * plan.factors[2] * plan.factors[3]

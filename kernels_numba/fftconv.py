@@ -253,6 +253,7 @@ class FFTConv:
             scaled=self.scaled,
             **({"shared_limit": limit} if limit else {}),
             **({"marked": 1} if self.spectrum.marks else {}),
+            **({"kept": self.spectrum.axes} if self.spectrum.axes else {}),
         )
         wide = products in HALF_TYPES and self.spectrum.dtype in FLOAT_TYPES
         return replace(spec, sequences="fp32") if wide else spec

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.block_operands import operand_key, operands, skipped_points
+from kernels_numba.block_operands import kept_axes, operand_key, operands, skipped_points
 from kernels_numba.block_operands import spectrum_of_plan as spectrum_layout
 from kernels_numba.block_pieces import (
     copy_pieces,
@@ -58,15 +58,17 @@ def build(tile: Any, spec: Spec) -> Any:
     strips = spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
     outer = groups1 * 4  # registers of the real parts of a packed strip
-    inner = q // 64  # registers of the real parts of a packed inner matrix
+    inner, bins = (
+        q // 64,
+        n2 * spec.kept3,
+    )  # registers of the real parts of a packed inner matrix; points of a k1 kept
     kept = spec.rows_out // 8 * 4
     per_row = n3 // 16  # strips of two rows n2
     log_per_row = per_row.bit_length() - 1
 
     # Where things lie in shared memory.
     at_f1, at_f2, at_f3, at_f3i, at_f2i, at_f1i, at_t2, at_t2i, total = spec.constant_places
-    constant_rounds = total // 128
-    at_tables = total
+    constant_rounds, at_tables = total // 128, total
     table_rounds = spec.table_words // 128 if in_shared else 0
     at_exchange = at_tables + (spec.table_words if in_shared else 0)
     at_stage = at_exchange + spec.exchange_words
@@ -82,8 +84,7 @@ def build(tile: Any, spec: Spec) -> Any:
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     turns_of = tile.opaque if spec.rolled else tile.small
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
-    copy_constants = tile.copy_words_async
-    join = tile.join
+    copy_constants, join = tile.copy_words_async, tile.join
     multiply_outer, multiply_inner = (tile.multiply_complex(count) for count in (outer, inner))
     # A
     half, unit = spec.half, spec.unit
@@ -99,22 +100,21 @@ def build(tile: Any, spec: Spec) -> Any:
     # B
     registers_b = t2 * j2 * 2
     get_first = tile.load_pieces(first_exchange_reads(spec), 2 * registers_b)
-    load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(k3 * j2 * 2, 4)
+    load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(n3 * spec.kept3 // 64, 4)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
     stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
-    stage3 = tile.dft_columns(t2, j2, k3, inverse=False)
-    stage3i = tile.dft_columns(t2, j2, k3, inverse=True)
+    stage3 = tile.dft_columns(t2, spec.kept3 // 8, k3, inverse=False)
+    stage3i = tile.dft_columns(t2, j2, spec.kept3 // 16, inverse=True)
     stage2i = tile.dft_rows(t2, j2, t2, inverse=True)
-    pack_inner = tile.pack(2 * inner)
-    to_a = tile.select(columns_to_a(n2, n3))
+    pack_inner, pack_bins = tile.pack(2 * inner), tile.pack(bins // 32)
+    load_bins, multiply_bins = tile.load_global(bins // 32, 4), tile.multiply_complex(bins // 64)
+    to_a, bins_to_a = tile.select(columns_to_a(n2, n3)), tile.select(columns_to_a(n2, spec.kept3))
     transpose = tile.transpose(rows_of_tile_to_b(n2, n3))
-    low = tile.pair_halves(tuple((i, i + 2 * inner, 0) for i in range(2 * inner)))
-    high = tile.pair_halves(tuple((i, i + 2 * inner, 1) for i in range(2 * inner)))
+    low, high = (tile.pair_halves(tuple((i, i + 2 * inner, e) for i in range(2 * inner))) for e in range(2))
     put_second = tile.store_shared_pieces(second_exchange_pieces(spec))
     marked, load_word, nothing = spec.marked, tile.load_global(1, 1), tile.select_or_zero((-1,) * (4 * inner))
     # C
-    registers_c = t1 * 4 * 2
-    get_second = tile.load_pieces(second_exchange_reads(spec), 2 * registers_c)
+    get_second = tile.load_pieces(second_exchange_reads(spec), 16 * t1)
     load_f1i = tile.load_shared(t1 * t1 * 4, 4)
     stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
@@ -201,7 +201,7 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_strip = my_strip
         copy_base = sequences * int64(p) * other_sequence + int64(h) * length
         base = copy_base
-        k_at = int64(h) * (unit * n) + c
+        k_at = int64(h) * (unit * n1 * bins) + c
         item = first
         s = load_scale(scales, h) if scaled else one
         while item < last:
@@ -320,19 +320,19 @@ def build(tile: Any, spec: Spec) -> Any:
                         uneven = multiply_inner(y3, load_inner(tables, n + table1, 128))
                 elif together:  # two independent chains, where registers allow
                     x0 = get_first(at, at, at, at)
-                    k0 = load_inner(spectrum, k_at + pair * (2 * q), 128)
+                    k0 = load_bins(spectrum, k_at + pair * (2 * bins), 128)
                     odd_at = small(at + es)
                     x1 = get_first(odd_at, odd_at, odd_at, odd_at)
-                    k1 = load_inner(spectrum, k_at + pair * (2 * q) + q, 128)
+                    k1 = load_bins(spectrum, k_at + pair * (2 * bins) + bins, 128)
                     f2, t2 = load_f2(at_f2 + c, 128), load_inner_shared(at_t2 + c, 128)
                     z0 = multiply_inner(pack_inner(stage2(f2, x0)), t2)
                     y0 = multiply_inner(pack_inner(stage2(f2, x1)), t2)
                     f3 = load_f3(at_f3 + c, 128)
-                    z1 = multiply_inner(pack_inner(stage3(to_a(z0), f3)), k0)
-                    y1 = multiply_inner(pack_inner(stage3(to_a(y0), f3)), k1)
+                    z1 = multiply_bins(pack_bins(stage3(to_a(z0), f3)), k0)
+                    y1 = multiply_bins(pack_bins(stage3(to_a(y0), f3)), k1)
                     f3i, t2i = load_f3(at_f3i + c, 128), load_inner_shared(at_t2i + c, 128)
-                    z2 = multiply_inner(pack_inner(stage3i(to_a(z1), f3i)), t2i)
-                    y2 = multiply_inner(pack_inner(stage3i(to_a(y1), f3i)), t2i)
+                    z2 = multiply_inner(pack_inner(stage3i(bins_to_a(z1), f3i)), t2i)
+                    y2 = multiply_inner(pack_inner(stage3i(bins_to_a(y1), f3i)), t2i)
                     f2i = load_f2(at_f2i + c, 128)
                     z3 = pack_inner(stage2i(f2i, transpose(z2)))
                     y3 = pack_inner(stage2i(f2i, transpose(y2)))
@@ -344,13 +344,13 @@ def build(tile: Any, spec: Spec) -> Any:
                         uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
                 else:
                     x0 = get_first(at, at, at, at)
-                    k0 = load_inner(spectrum, k_at + pair * (2 * q), 128)
+                    k0 = load_bins(spectrum, k_at + pair * (2 * bins), 128)
                     z0 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
                     )
-                    z1 = multiply_inner(pack_inner(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
+                    z1 = multiply_bins(pack_bins(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
                     z2 = multiply_inner(
-                        pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))),
+                        pack_inner(stage3i(bins_to_a(z1), load_f3(at_f3i + c, 128))),
                         load_inner_shared(at_t2i + c, 128),
                     )
                     z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
@@ -360,13 +360,13 @@ def build(tile: Any, spec: Spec) -> Any:
                         even = multiply_inner(z3, load_inner(tables, n + from_table, 128))
                     at = small(at + es)
                     x1 = get_first(at, at, at, at)
-                    k1 = load_inner(spectrum, k_at + pair * (2 * q) + q, 128)
+                    k1 = load_bins(spectrum, k_at + pair * (2 * bins) + bins, 128)
                     y0 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
                     )
-                    y1 = multiply_inner(pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
+                    y1 = multiply_bins(pack_bins(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
                     y2 = multiply_inner(
-                        pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))),
+                        pack_inner(stage3i(bins_to_a(y1), load_f3(at_f3i + c, 128))),
                         load_inner_shared(at_t2i + c, 128),
                     )
                     y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
@@ -417,7 +417,7 @@ def build(tile: Any, spec: Spec) -> Any:
             if p == pairs:
                 p = small(0)
                 h = small(h + 1)
-                k_at += unit * n
+                k_at += unit * n1 * bins
                 if scaled and item + 1 < last:
                     s = load_scale(scales, h)
             base = sequences * int64(p) * other_sequence + int64(h) * length
@@ -439,6 +439,7 @@ __all__ = [
     "FACTORS",
     "PACKINGS",
     "build",
+    "kept_axes",
     "make_spec",
     "min_blocks",
     "operand_key",

@@ -30,7 +30,7 @@ from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
-from kernels_numba.warp_operands import operand_key, operands
+from kernels_numba.warp_operands import kept_axes, operand_key, operands
 from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
 from monarch import Plan
 
@@ -64,6 +64,8 @@ class Spec:
     sequences: str = ""
     """What sequences are stored in, if not in the type of the products: "fp32"."""
     warps: int = 4
+    kept: tuple[int, ...] = ()
+    """Of each axis, frequencies that are transformed to and from, if the spectrum is zero at others."""
 
     @property
     def n(self) -> int:
@@ -71,11 +73,22 @@ class Spec:
         return self.n1 * self.n2
 
     @property
+    def kept1(self) -> int:
+        """Of N1 the k1 that are kept."""
+        return self.kept[0] if self.kept else self.n1
+
+    @property
+    def kept2(self) -> int:
+        """Of N2 the k2 that are kept."""
+        return self.kept[1] if self.kept else self.n2
+
+    @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
+        guard += f"_kept{self.kept1}x{self.kept2}" if self.kept else ""
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
@@ -117,6 +130,7 @@ def make_spec(
     scaled: bool = False,
     shared_limit: int = LARGEST_SHARED_BYTES,
     warps: int = 4,
+    kept: tuple[int, ...] = (),
 ) -> Spec:
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
     if plan.factors not in PACKINGS.get(plan.packing, ()):
@@ -130,7 +144,7 @@ def make_spec(
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    spec = Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, warps=warps)
+    spec = Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, "", warps, kept)
     while spec.shared_bytes > shared_limit and spec.warps > 1:
         spec = replace(spec, warps=spec.warps // 2)
     return spec
@@ -138,8 +152,8 @@ def make_spec(
 
 def constant_words(spec: Spec) -> int:
     """Words of the constant operands in shared memory."""
-    n1, n2 = spec.n1, spec.n2
-    return (n1 * spec.rows_in + n1 * n1 + 2 * n2 * n2) // 2 + 2 * spec.n
+    n1, n2, kept1, kept2 = spec.n1, spec.n2, spec.kept1, spec.kept2
+    return (kept1 * spec.rows_in + n1 * kept1 + 2 * n2 * kept2) // 2 + 2 * kept1 * n2
 
 
 # ---- the kernel --------------------------------------------------------------------------------------------
@@ -151,9 +165,10 @@ def build(tile: Any, spec: Spec) -> Any:
     per warp, pairs per channel, batch size, channels, and the sequence length L.
     """
     n1, n2 = spec.n1, spec.n2
-    row_tiles, column_tiles = n1 // 16, n2 // 8
-    in_tiles, k1_tiles, k2_tiles = spec.rows_in // 16, n1 // 16, n2 // 16
-    packed = n1 * n2 // 64  # registers of the real (or imaginary) parts of a packed matrix
+    row_tiles, column_tiles, kept1, kept2 = n1 // 16, n2 // 8, spec.kept1, spec.kept2
+    in_tiles, k1_tiles, k2_tiles, bin_tiles = spec.rows_in // 16, kept1 // 16, n2 // 16, kept2 // 8
+    # Registers of the real (or imaginary) parts of a packed matrix, between stages and of the bins.
+    packed, packed_bins = kept1 * n2 // 64, kept1 * kept2 // 64
     read = spec.rows_in * n2 // 64
     kept = spec.rows_out * n2 // 64
     warps, halves, guarded, gated_in, gated_out = (
@@ -173,19 +188,18 @@ def build(tile: Any, spec: Spec) -> Any:
     # The output gate is read by eight rows at once, half a row each: rows four apart must differ if n2 = 16.
     gate_mask, gate_shift = (2, 0) if n2 == 32 else (4, 2)
 
-    size_f1 = n1 * spec.rows_in // 2
-    at_t1 = size_f1
-    at_f2 = at_t1 + spec.n
-    at_f3 = at_f2 + n2 * n2 // 2
-    at_t2 = at_f3 + n2 * n2 // 2
-    at_f4 = at_t2 + spec.n
+    at_t1 = kept1 * spec.rows_in // 2
+    at_f2 = at_t1 + kept1 * n2
+    at_f3 = at_f2 + n2 * kept2 // 2
+    at_t2 = at_f3 + n2 * kept2 // 2
+    at_f4 = at_t2 + kept1 * n2
     total = constant_words(spec)
     constant_rounds = total // 128
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
     copy_rows = tile.copy_pieces(copy_pieces(spec, swizzle), halves, guarded=guarded)
     pre_at = 4 * spec.sequence_words
     gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
-    n, unguarded = spec.n, not guarded
+    bins, unguarded = kept1 * kept2, not guarded
 
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -201,16 +215,17 @@ def build(tile: Any, spec: Spec) -> Any:
     copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
     chunk = column_tiles // 2  # words of a lane's contiguous columns
     load_rows = tile.load_shared(4 * in_tiles * chunk, chunk)
-    load_f1 = tile.load_shared(row_tiles * in_tiles * 4, 4)
+    load_f1 = tile.load_shared(k1_tiles * in_tiles * 4, 4)
     load_twiddle = tile.load_shared(2 * packed, 4)
-    load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)
+    load_f2 = tile.load_shared(k2_tiles * bin_tiles * 2, 4)  # as many as of its inverse
     load_f4 = tile.load_shared(row_tiles * k1_tiles * 4, 4)
-    load_spectrum, load_scale = tile.load_global(2 * packed, 4), tile.load_float
-    stage1 = tile.dft_rows(row_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
-    stage2 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=False)
-    stage3 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=True)
+    load_spectrum, load_scale = tile.load_global(2 * packed_bins, 4), tile.load_float
+    stage1 = tile.dft_rows(k1_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
+    stage2 = tile.dft_columns(k1_tiles, bin_tiles, k2_tiles, inverse=False)
+    stage3 = tile.dft_columns(k1_tiles, column_tiles, bin_tiles // 2, inverse=True)
     stage4 = tile.dft_rows(row_tiles, column_tiles, k1_tiles, inverse=True, lower_half=spec.rows_out < n1)
     pack, scale, multiply = tile.pack(2 * packed), tile.scale(4 * kept), tile.multiply_complex(packed)
+    pack_bins, multiply_bins = tile.pack(2 * packed_bins), tile.multiply_complex(packed_bins)
     gate_in, gate_out, join = tile.multiply(read), tile.multiply(2 * kept), tile.join
     # Words of four rows, two columns each -> B operand registers: two rows of one column each.
     to_b = tile.pair_halves(
@@ -221,7 +236,8 @@ def build(tile: Any, spec: Spec) -> Any:
             for r in range(2)
         )
     )
-    to_a, transpose = tile.select(columns_to_a(n1, n2)), tile.transpose(rows_of_tile_to_b(n1, n2))
+    to_a, bins_to_a = tile.select(columns_to_a(kept1, n2)), tile.select(columns_to_a(kept1, kept2))
+    transpose = tile.transpose(rows_of_tile_to_b(kept1, n2))
     # The mirrored columns run backwards: their halves swap while rounding, their registers are stored
     # backwards.
     pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))
@@ -280,7 +296,7 @@ def build(tile: Any, spec: Spec) -> Any:
             p = small(first - h * pairs)
             next_h = h
             next_p = p
-            k = load_spectrum(spectrum, int64(h) * n + c, 128)
+            k = load_spectrum(spectrum, int64(h) * bins + c, 128)
             s = load_scale(scales, h) if scaled else one
             # Copies run one turn ahead of the work: turn first - 1 only starts those of the first pair.
             item = small(first - 1)
@@ -339,9 +355,9 @@ def build(tile: Any, spec: Spec) -> Any:
                     else:
                         x = join(to_b(u1), to_b(u2))
                     z1 = multiply(pack(stage1(load_f1(c, 128), x)), load_twiddle(at_t1 + c, 128))
-                    z2 = multiply(pack(stage2(to_a(z1), load_f2(at_f2 + c, 128))), k)
+                    z2 = multiply_bins(pack_bins(stage2(to_a(z1), load_f2(at_f2 + c, 128))), k)
                     z3 = multiply(
-                        pack(stage3(to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128)
+                        pack(stage3(bins_to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128)
                     )
                     y4 = stage4(load_f4(at_f4 + c, 128), transpose(z3))
                     z4 = pack_out(scale(y4, s)) if scaled else pack_out(y4)
@@ -360,7 +376,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 h = next_h
                 p = next_p
                 if item >= first and p == 0 and item + 1 < last:
-                    k = load_spectrum(spectrum, int64(h) * n + c, 128)
+                    k = load_spectrum(spectrum, int64(h) * bins + c, 128)
                     if scaled:
                         s = load_scale(scales, h)
                 next_p = small(next_p + 1)
@@ -423,6 +439,7 @@ __all__ = [
     "FACTORS",
     "PACKINGS",
     "build",
+    "kept_axes",
     "make_spec",
     "min_blocks",
     "operand_key",

@@ -89,7 +89,8 @@ class LongFFTConv(FFTConv):
         """The three kernels: forward outer stage, rows, inverse outer stage."""
         plan, products, length = self.spectrum.plan, self.spectrum.products, self.shape[2]
         limit = where.shared_bytes_per_block if where else None
-        chosen = {"marked": self.rows} if self.spectrum.marks else {}
+        chosen: dict[str, Any] = {"marked": self.rows} if self.spectrum.marks else {}
+        chosen |= {"kept": self.spectrum.axes} if self.spectrum.axes else {}
         inner = self.split.family.make_spec(
             self.split.inner,
             products,

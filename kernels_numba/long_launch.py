@@ -70,7 +70,7 @@ class Stages:
         self.where, self.split, self.shape = device(index), convolve.split, convolve.shape
         self.rows = convolve.rows
         self.itemsize = ELEMENT_TYPES[convolve.spectrum.dtype].itemsize
-        self.itemsize_z = ELEMENT_TYPES[convolve.spectrum.products].itemsize
+        self.words_each = int(convolve.spectrum.words.shape[1])
         self.specs = convolve.specs(low_bits, pregate=pregate, postgate=postgate, where=self.where)
         inner = self.split.family
         families = (outer_family(self.specs[0]), inner, outer_family(self.specs[2]))
@@ -99,7 +99,7 @@ class Stages:
             group.channels, group.pairs, min(2 * group.pairs, batch - first)
         )
         at = (first * channels + group.channel) * length
-        words = self.words + 2 * self.itemsize_z * group.channel * self.rows * self.split.inner.points
+        words = self.words + 4 * group.channel * self.words_each
         scales = self.scales + 4 * group.channel
         return [
             (forward, (("u", at), ("pregate", at), ("z", 0))),

@@ -83,13 +83,13 @@ class Split:
         return SPLITS[self.rows]
 
     def spectrum_layout(
-        self, dtype: str, kept: tuple[int, ...] = ()
+        self, dtype: str, kept: tuple[int, ...] = (), axes: tuple[int, ...] = ()
     ) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
         """Bins and weights [1, N] in the order in which the rows' kernels read a spectrum, row by row; tiles.
 
-        ``kept``: of these rows only, if not of all.
+        ``kept``: of these rows only, if not of all; ``axes``: of each axis of a row so many, as its kernel has them.
         """
-        order, phase, tiles = self.family.spectrum_layout(self.inner, dtype)
+        order, phase, tiles = self.family.spectrum_layout(self.inner, dtype, *((axes,) if axes else ()))
         rows = np.array(kept) if kept else np.arange(self.rows)
         bins = rows[:, None] + self.rows * order[0][None, :]
         if self.products == "fp32":  # outer stages of halves are unitary, those of fp32 are sums

@@ -31,6 +31,22 @@ def mirrored(n: int, *, self_paired: bool = False) -> NDArray[np.intp]:
     return np.concatenate([q, n - 1 - q])
 
 
+def kept_slots(n: int, kept: int, *, self_paired: bool = False) -> NDArray[np.intp]:
+    """Of the slots of `mirrored` the first ``kept / 2`` of each half: low frequencies, and their mirrors."""
+    return mirrored(n, self_paired=self_paired).reshape(2, -1)[:, : kept // 2].reshape(-1)
+
+
+def rows_needed(alive: NDArray[np.bool_], *, self_paired: bool = False) -> int:
+    """Of an axis the fewest rows, a multiple of 16, whose `kept_slots` hold all that is not zero, ``alive [n]``."""
+    n = alive.size
+    for kept in range(16, n, 16):
+        rest = alive.copy()
+        rest[kept_slots(n, kept, self_paired=self_paired)] = False
+        if not rest.any():
+            return kept
+    return n
+
+
 @cache
 def factor_scale(n: int, shift: float, dtype: str) -> float:
     """The scale in [1, 2) with which a DFT factor rounds to half precision with the least error.
@@ -54,7 +70,7 @@ def rounding_scale(entries: NDArray[np.floating], dtype: str) -> float:
 
 def _entries(n: int, contracted: NDArray[np.intp], outputs: NDArray[np.intp], shift: float) -> NDArray:
     """[cosines; sines] of a unitary DFT factor: rows are the first half of ``outputs``, twice."""
-    q = outputs[: n // 2]
+    q = outputs[: len(outputs) // 2]
     angle = 2 * np.pi * np.outer(q + shift, contracted) / n
     cosines, sines = np.cos(angle), np.sin(angle)
     if not shift:  # row 0 of the sines is free: it carries output n/2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,16 +207,48 @@ def rows_kept(pattern: monarch.SparsityPattern | None, plan: Plan, products: str
     return tuple(int(row) for row in np.flatnonzero(live)) or (0,)
 
 
-def marks_of(pattern: monarch.SparsityPattern, plan: Plan, products: str, *, outer: bool) -> bytes:
-    """What `spectrum.Spectrum.marks` holds: which parts of a spectrum are not all zero."""
+def _of_rows(plan: Plan, products: str, outer: bool) -> tuple[ModuleType, Plan]:
+    """The kernel that multiplies by the spectrum, and its plan: that of the rows, with outer stages."""
+    if not outer:
+        return family_of(plan, products), plan
+    made = split_of(plan, products=products)
+    return made.family, made.inner
+
+
+def axes_kept(
+    pattern: monarch.SparsityPattern | None, plan: Plan, products: str, *, outer: bool
+) -> tuple[int, ...]:
+    """Of each axis of a kernel the rows that it must do, if it can leave out others (of all rows of a long plan)."""
+    if pattern is None:
+        return ()
+    family, inner = _of_rows(plan, products, outer)
+    if inner.packing != "pair" or not hasattr(family, "kept_axes"):
+        return ()
+    alive = kept_bins(pattern, plan).reshape(inner.points, -1).any(axis=1)
+    found: tuple[int, ...] = family.kept_axes(inner, alive.reshape(inner.factors[::-1]).T)
+    return found
+
+
+def spectrum_layout(
+    plan: Plan, products: str, pattern: monarch.SparsityPattern | None, *, outer: bool
+) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """Bins, weights and tiles of a spectrum as the kernels read it, without what a pattern lets them leave out."""
+    axes = axes_kept(pattern, plan, products, outer=outer)
     if outer:
         made = split_of(plan, products=products)
-        family, inner = made.family, made.inner
-        order, *_ = made.spectrum_layout(products, rows_kept(pattern, plan, products))
-    else:
-        family, inner = family_of(plan, products), plan
-        order, *_ = family.spectrum_layout(plan, products)
+        return made.spectrum_layout(products, rows_kept(pattern, plan, products), axes)
+    order, phase, tiles = family_of(plan, products).spectrum_layout(
+        plan, products, *((axes,) if axes else ())
+    )
+    return order, phase, tiles
+
+
+def marks_of(pattern: monarch.SparsityPattern, plan: Plan, products: str, *, outer: bool) -> bytes:
+    """What `spectrum.Spectrum.marks` holds: which parts of a spectrum are not all zero."""
+    family, inner = _of_rows(plan, products, outer)
     if inner.packing != "pair" or not hasattr(family, "skipped_points"):
         return b""
-    alive = kept_bins(pattern, plan)[order[0]].reshape(-1, family.skipped_points(inner)).any(axis=1)
+    order, *_ = spectrum_layout(plan, products, pattern, outer=outer)
+    points = family.skipped_points(inner, axes_kept(pattern, plan, products, outer=outer))
+    alive = kept_bins(pattern, plan)[order[0]].reshape(-1, points).any(axis=1)
     return b"" if alive.all() else alive.astype(np.float32).tobytes()

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 import monarch
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import device
-from kernels_numba.families import FLOAT_TYPES, family_of
-from kernels_numba.long_plans import split_of
-from kernels_numba.plan_choice import check_pattern, choose_plan, kept_bins, marks_of, rows_kept
+from kernels_numba.families import FLOAT_TYPES
+from kernels_numba.plan_choice import (
+    axes_kept,
+    check_pattern,
+    choose_plan,
+    kept_bins,
+    marks_of,
+    rows_kept,
+    spectrum_layout,
+)
 from kernels_numba.tile.layout import COMPLEX_TYPES, ELEMENT_TYPES, HALF_TYPES, STORAGE_TYPES
 from monarch import Plan
 
@@ -59,6 +66,8 @@ class Spectrum:
     marks: bytes = field(default=b"", repr=False)
     """float32 by row (all are one without outer stages) and part of it that a kernel may leave out: 1.0 where something
     is kept, else 0. Empty where nothing can be left out."""
+    axes: tuple[int, ...] = ()
+    """Of each axis of the kernel's plan (the rows' with outer stages) so many rows are in ``words``, if not all."""
     _device: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -212,6 +221,7 @@ def _prepare(
         check_pattern(pattern, plan, mode, length)
     live = rows_kept(pattern, plan, products) if pattern is not None and outer else ()
     marks = b"" if pattern is None else marks_of(pattern, plan, products, outer=outer)
+    axes = axes_kept(pattern, plan, products, outer=outer)
     choices = (plan, mode, length, shape[-1], "fp32" if products == "complex64" else products)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
     index = adapter.index(k)
@@ -256,6 +266,7 @@ def _prepare(
         outer=outer,
         rows=live,
         marks=marks,
+        axes=axes,
     )
 
 
@@ -311,11 +322,7 @@ def _layout(
 
     ``adjoint``: of the filter that runs backwards.
     """
-    if outer:
-        kept = rows_kept(pattern, plan, dtype)
-        order, phase, tiles = split_of(plan, products=dtype).spectrum_layout(dtype, kept)
-    else:
-        order, phase, tiles = family_of(plan, dtype).spectrum_layout(plan, dtype)
+    order, phase, tiles = spectrum_layout(plan, dtype, pattern, outer=outer)
     if pattern is not None:
         phase = phase * kept_bins(pattern, plan)[order]
     targets, sources = places_of_taps(mode, length, taps, plan.n)
@@ -346,7 +353,7 @@ def _constants(
     layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, adjoint, outer, pattern)
     host = {"numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources)}
     room = device(index).shared_bytes_per_block or 0
-    if made in HALF_TYPES and not outer and filter_whole.fits(layout.n, room):
+    if made in HALF_TYPES and not outer and pattern is None and filter_whole.fits(layout.n, room):
         host |= filter_whole.tables(layout.n, layout.order, layout.phase)
     else:
         host |= {

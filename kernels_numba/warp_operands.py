@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.operands import factor, factor_scale, mirrored, rows_read, twiddles
+from kernels_numba.operands import (
+    factor,
+    factor_scale,
+    kept_slots,
+    mirrored,
+    rows_needed,
+    rows_read,
+    twiddles,
+)
 from kernels_numba.tile import layout
 from monarch import Plan
 
@@ -42,38 +50,42 @@ class _Maps:
 
 
 @cache
-def _maps(n1: int, n2: int) -> _Maps:
+def _maps(n1: int, n2: int, kept: tuple[int, int] | None = None) -> _Maps:
+    kept1, kept2 = kept or (n1, n2)
     return _Maps(
         row_in=rows_read(n1),
         column_in=columns_read(n2),
-        k1=mirrored(n1, self_paired=True),
-        k2=mirrored(n2),
+        k1=kept_slots(n1, kept1, self_paired=True),
+        k2=kept_slots(n2, kept2),
         column_out=columns_written(n2),
         row_out=mirrored(n1),
     )
 
 
 @lru_cache(maxsize=64)
-def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
-    """The constant operands as the kernel reads them: F1, twiddle, F2, and the inverse F2, twiddle, F1."""
-    at = _maps(n1, n2)
-    groups, tiles, k_tiles = n1 // 8, n2 // 8, n2 // 16
+def constants(
+    n1: int, n2: int, rows_in: int, dtype: str, kept: tuple[int, int] | None = None
+) -> NDArray[np.int32]:
+    """The constant operands as the kernel reads them: F1, twiddle, F2, and the inverse F2, twiddle, F1.
+
+    ``kept``: k1 and k2 that are transformed to and from, all by default.
+    """
+    kept1, kept2 = kept or (n1, n2)
+    at = _maps(n1, n2, (kept1, kept2))
+    groups, tiles = kept1 // 8, n2 // 8
     undone = factor_scale(n1, 0.0, dtype), factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype)
     forward, inverse = twiddles(at.k1, (at.column_in, at.column_out), (n1, n2), undone)
     first = factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
+    second = factor(n2, at.column_in, at.k2, shift=0.5, dtype=dtype).T
+    third = factor(n2, at.k2, at.column_out, shift=0.5, dtype=dtype).T
+    fourth = factor(n1, at.k1, at.row_out, shift=0.5, dtype=dtype)
     parts = [
-        layout.pack_operand(first, layout.a_index(n1 // 16, rows_in // 16), dtype),
+        layout.pack_operand(first, layout.a_index(kept1 // 16, rows_in // 16), dtype),
         layout.pack_complex(forward, layout.c_index(groups, tiles), dtype),
-        layout.pack_operand(
-            factor(n2, at.column_in, at.k2, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype
-        ),
-        layout.pack_operand(
-            factor(n2, at.k2, at.column_out, shift=0.5, dtype=dtype).T, layout.b_index(k_tiles, tiles), dtype
-        ),
+        layout.pack_operand(second, layout.b_index(n2 // 16, kept2 // 8), dtype),
+        layout.pack_operand(third, layout.b_index(kept2 // 16, tiles), dtype),
         layout.pack_complex(inverse, layout.c_index(groups, tiles), dtype),
-        layout.pack_operand(
-            factor(n1, at.k1, at.row_out, shift=0.5, dtype=dtype), layout.a_index(n1 // 16, n1 // 16), dtype
-        ),
+        layout.pack_operand(fourth, layout.a_index(n1 // 16, kept1 // 16), dtype),
     ]
     words = np.concatenate(parts)
     words.setflags(write=False)
@@ -81,28 +93,43 @@ def constants(n1: int, n2: int, rows_in: int, dtype: str) -> NDArray[np.int32]:
 
 
 def spectrum_layout(
-    factors: tuple[int, ...], dtype: str
+    factors: tuple[int, ...], dtype: str, kept: tuple[int, ...] = ()
 ) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
     """The bin at each position of the kernel's order, what it is multiplied by (stage 3's phase), and tiles."""
     n1, n2 = factors
-    at = _maps(n1, n2)
+    kept1, kept2 = kept or factors
+    at = _maps(n1, n2, (kept1, kept2))
     k = at.k1[:, None] + n1 * at.k2[None, :]
     phase = np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype)
-    positions = layout.lane_order_positions(n1 // 8, n2 // 8)
-    return k[positions], np.broadcast_to(phase, (n1, n2))[positions], 1
+    positions = layout.lane_order_positions(kept1 // 8, kept2 // 8)
+    return k[positions], np.broadcast_to(phase, (kept1, kept2))[positions], 1
+
+
+def kept_axes(plan: Plan, alive: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Of each axis the rows that the kernel must do where only ``alive [N1, N2]`` is not zero; () for all."""
+    first, second = (np.asarray(alive.any(axis=axis)) for axis in (1, 0))
+    found = rows_needed(first, self_paired=True), rows_needed(second)
+    return () if found == plan.factors else found
 
 
 def operand_key(spec: Any) -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.rows_in, spec.dtype)
+    return (spec.n1, spec.n2, spec.rows_in, spec.dtype, (spec.kept1, spec.kept2))
 
 
-def operands(n1: int, n2: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
+def operands(
+    n1: int, n2: int, rows_in: int, dtype: str, kept: tuple[int, int] | None = None
+) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments."""
-    return (constants(n1, n2, rows_in, dtype),)
+    return (constants(n1, n2, rows_in, dtype, kept),)
 
 
-def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
-    """Bins [1, N] and weights [1, N] in the order in which the kernel reads a spectrum; tiles."""
-    order, phase, tiles = spectrum_layout(plan.factors, dtype)
+def spectrum_of_plan(
+    plan: Plan, dtype: str, kept: tuple[int, ...] = ()
+) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """Bins [1, N] and weights [1, N] in the order in which the kernel reads a spectrum; tiles.
+
+    ``kept``: the rows of each axis that are, if not all; see `kept_axes`.
+    """
+    order, phase, tiles = spectrum_layout(plan.factors, dtype, kept)
     return order[None], phase[None], tiles

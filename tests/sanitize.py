@@ -219,10 +219,12 @@ def convolve_long(*plans: Plan, dtype: str = "fp16", zeros: bool = False) -> Non
 def leave_out_zeros(*plans: Plan) -> None:
     """Spectra with zeros that one kernel leaves out, in three sequences; of order 4 behind outer stages too."""
     for plan in plans:
-        zeros = (plan.factors[0] // 2, 4, *(0,) * (plan.order - 2))
+        last = 16 if plan.factors[-1] == 32 else 0
+        zeros = (plan.factors[0] // 2, *(4,) * (plan.order > 2), *(0,) * (plan.order - 3), last)
         pattern = SparsityPattern.middles(plan, zeros)
         u, k = _random(3, 2, plan.n).astype(np.float16), _random(2, plan.n, seed=1) / plan.n**0.5
-        assert kernels_numba.prepare_filter(k, length=plan.n, plan=plan, pattern=pattern).marks
+        prepared = kernels_numba.prepare_filter(k, length=plan.n, plan=plan, pattern=pattern)
+        assert prepared.marks or prepared.axes
         y = kernels_numba.sparse_fftconv(u, k, pattern, plan=plan)
         exact = reference.sparse_fftconv(u, k, pattern, plan=plan)
         found = reference.relative_error(y, exact, u, k, pairs=True).overall
@@ -301,7 +303,10 @@ PARTS: dict[str, Callable[[], None]] = {
     "long-float-sparse": partial(
         convolve_long, *_plans((32, 16, 16), (16, 16, 16, 16)), dtype="fp32", zeros=True
     ),
-    "zeros": partial(leave_out_zeros, *_plans((8, 16, 16), (16, 16, 16), (8, 8, 16, 16), (16, 8, 8, 16, 16))),
+    "zeros": partial(
+        leave_out_zeros,
+        *_plans((32, 32), (8, 16, 16), (16, 16, 16), (16, 16, 32), (8, 8, 16, 16), (16, 8, 8, 16, 16)),
+    ),
     "stream": convolve_in_chunks,
 }
 

@@ -15,6 +15,7 @@ from strategies import seeds
 
 import reference
 from kernels_numba import FFTConv, prepare_filter, sparse_fftconv
+from kernels_numba.operands import kept_slots, rows_needed
 from monarch import Plan, SparsityPattern
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
@@ -146,6 +147,53 @@ def test_zeros_inside_a_row_are_spared(factors: tuple[int, ...], outer: tuple[in
         assert 0 < spared[0] and spared[1] * (1 - of_half) == pytest.approx(spared[0] * (1 - of_quarter)), (
             name
         )
+
+
+@pytest.mark.parametrize(
+    ("factors", "zeros", "axes"),
+    [
+        ((32, 32), (16, 0), (16, 32)),
+        ((32, 32), (16, 16), (16, 16)),
+        ((48, 16), (32, 0), (16, 16)),
+        ((16, 16, 32), (8, 0, 16), (16, 16, 16)),
+        ((16, 16, 16, 32), (8, 4, 0, 16), (16, 16)),
+    ],
+    ids=str,
+)
+def test_low_frequencies_of_an_axis(factors: tuple[int, ...], zeros: tuple[int, ...], axes: tuple) -> None:
+    """Zeros around the middle of an axis of the kernel, by 16 rows: neither stored nor transformed to."""
+    plan = Plan(prod(factors), factors)
+    pattern = SparsityPattern.middles(plan, zeros)
+    u, k = noise((3, 1, plan.n), "fp16"), filters(1, plan.n)
+    dense, sparse = (
+        prepare_filter(k, length=plan.n, plan=plan, pattern=p, on_chip=8192) for p in (None, pattern)
+    )
+    assert sparse.axes == axes and not dense.axes
+    whole = plan.factors[-len(axes) :]
+    share = prod(axes) / prod(whole) * (len(sparse.rows) / 256 if sparse.outer else 1)
+    assert sparse.words.nbytes == share * dense.words.nbytes
+    counted = []
+    for spectrum in (dense, sparse):
+        convolve = FFTConv(spectrum, batch=3)
+        y, counters = convolve.run_cpu(u)
+        counted.append(counters)
+    close(y, u, k, pattern, plan, "circular")
+    for name in ("mma_m16n8k16", "half_flops", "fp32_flops"):
+        assert getattr(counted[1], name) < getattr(counted[0], name), name
+    read = [c.global_read_bytes["spectrum"] for c in counted]
+    marks = np.frombuffer(sparse.marks, np.float32).mean() if sparse.marks else 1.0
+    assert read[1] == share * marks * read[0]
+
+
+def test_rows_that_are_needed() -> None:
+    """The first of each half, by 16, that hold all that is alive; 24 of 32 is no mirror of the self-paired 8."""
+    for kept, paired in ((16, False), (16, True), (32, True)):
+        alive = np.zeros(64, bool)
+        alive[kept_slots(64, kept, self_paired=paired)] = True
+        assert rows_needed(alive, self_paired=paired) == kept
+        alive[kept // 2] = True
+        assert rows_needed(alive, self_paired=paired) == kept + 16
+    assert rows_needed(np.zeros(32, bool)) == 16 and rows_needed(np.ones(48, bool)) == 48
 
 
 def test_refusals() -> None:
