@@ -37,6 +37,7 @@ from kernels_numba import (
 from kernels_numba.families import default_plans, family_of, runs_on
 from kernels_numba.linear_product import Choice, product
 from kernels_numba.linear_settings import FULL_TILES, default_choice
+from kernels_numba.long_resources import long_kernels
 from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
 
@@ -144,25 +145,6 @@ def _probes() -> Iterator[tuple[Any, Any]]:
         yield probes, probes.Spec(kind, depth, warps, dtype, blocks)
     for columns, dtype in ((64, "fp16"), (128, "fp16"), (256, "fp16"), (256, "bf16")):
         yield group_probes, group_probes.Spec(columns, dtype)
-
-
-def long_kernels() -> Iterator[tuple[Any, Any]]:
-    """Both outer stages of 256 rows in both formats, and of 1024 rows, around 4096 points; windows of 4096."""
-    from kernels_numba import fused_block
-    from kernels_numba.long_launch import outer_family
-    from kernels_numba.long_plans import split_of
-    from kernels_numba.outer_spec import outer_spec
-
-    for factors, dtypes in (((16, 16), ("fp16", "bf16")), ((32, 32), ("fp16",))):
-        split = split_of(Plan(4096 * prod(factors), (*factors, 16, 16, 16)))
-        for dtype in dtypes:
-            for inverse in (False, True):
-                spec = outer_spec(split, dtype, inverse=inverse)
-                yield outer_family(spec), spec
-    yield (
-        fused_block,
-        replace(fused_block.make_spec(Plan(4096, (16, 16, 16)), "fp16", guarded=True), windows=True),
-    )
 
 
 def _order_4() -> Iterator[tuple[Any, Any]]:
