@@ -102,6 +102,9 @@ def _stage(plan: Plan, rows: int, batch: int, channels: int, gated: bool, invers
     gates = found["read_pregate"] if "read_pregate" in found else found["read_postgate"]
     read = gates + found["read_workspace" if inverse else "read_u"]
     written = found["written_y" if inverse else "written_workspace"]
+    # What a block reads of the tables again comes from its SM's own cache.
+    factor, lines = (b, a) if b > 1 else (a, 1)
+    once = strip * (4 * factor + 16 * lines) + (8 * rows if b > 1 else 0)
     # A lane reaches one sample, 8 bytes of the intermediate or of shared memory, 16 bytes of tables at once.
     ends = (gates + found["written_y" if inverse else "read_u"]) / 128
     accesses = ends + (8 * plan.n * pairs + found["shared_read_bytes"] + found["shared_written_bytes"]) / 256
@@ -112,7 +115,7 @@ def _stage(plan: Plan, rows: int, batch: int, channels: int, gated: bool, invers
         half_flops=0,
         fp32_flops=found["fp32_flops"],
         shared_bytes=128 * found["shared_wavefronts"],
-        l2_bytes=read + written + found["read_constants"],
+        l2_bytes=read + written + pairs * (n2 // strip) * once,
         warp_instructions=instructions(
             products=0,
             fp32_flops=found["fp32_flops"],

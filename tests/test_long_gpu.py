@@ -212,7 +212,7 @@ def test_out_of_memory_says_what_fits() -> None:
     """With 200 MiB left, the workspace that the error names is enough."""
     n = 2**22
     k, u = filters(1, n), signal("noise", (2, 8, n))
-    spectrum, out = prepare_filter(k, length=n, channels=8), torch.full_like(u, float("nan"))
+    spectrum, out = prepare_filter(k[0], length=n, channels=8), torch.full_like(u, float("nan"))
     torch.cuda.synchronize()
     free, _ = torch.cuda.mem_get_info()
     ballast = torch.empty(free - 200 * 2**20, dtype=torch.uint8, device="cuda")
