@@ -59,6 +59,23 @@ def test_passes_are_adjoint_and_the_spectrum_is_reused() -> None:
         conv2d_weight_gradient(x, dy, kernel_size=(3, 4), keep=keep, **layer)
 
 
+@pytest.mark.parametrize("dtype", ("fp16", "fp32"))
+def test_spectra_of_large_filters_are_reused(dtype: str) -> None:
+    """The spectra of x that the parts of a filter see are those that its gradient needs."""
+    kind = {"fp16": np.float16, "fp32": np.float32}[dtype]
+    x, w = data(1, 2, 68, 4, dtype=kind), data(3, 2, 66, 2, seed=1, dtype=kind)
+    keep = Conv2dSpectra()
+    y = conv2d(x, w, keep=keep)
+    reference.check_conv2d(y, reference.conv2d(x, w), x, w, which="forward", dtype=dtype)
+    assert keep.plan is not None and keep.plan.part_count > 1
+    dy = data(*y.shape, seed=2, dtype=kind)
+    gw = conv2d_weight_gradient(x, dy, kernel_size=(66, 2), keep=keep)
+    exact = reference.conv2d_weight_gradient(dy, x, size=(66, 2))
+    reference.check_conv2d(gw, exact, dy, x, which="weight_gradient", dtype=dtype)
+    with pytest.raises(ValueError, match="with the spectrum of x kept this layer needs"):
+        conv2d_weight_gradient(x, dy, kernel_size=(66, 2), keep=keep, memory=1000)
+
+
 def test_out_and_empty_batches() -> None:
     w = data(3, 2, 3, 3, dtype=ml_dtypes.bfloat16)
     empty = np.empty((0, 2, 8, 8), ml_dtypes.bfloat16)
