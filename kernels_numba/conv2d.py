@@ -30,13 +30,14 @@ from kernels_numba.conv2d_calls import Direct, Repeated, again, key_of, remember
 from kernels_numba.conv2d_dispatch import Explanation, explain
 from kernels_numba.conv2d_geometry import Geometry, pair
 from kernels_numba.conv2d_plan import Plan
-from kernels_numba.device import LARGEST_SHARED_BYTES, device
+from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import STORAGE_TYPES
 
 IMPLS = ("fft", "direct")
-OPERANDS = {"forward": ("x", "w"), "input_gradient": ("dy", "w"), "weight_gradient": ("dy", "x")}
+AMPLE_PART = 4
+"""Of a GPU's memory spectra take one part in so many, where nobody sets a limit."""
 
 
 class Conv2dSpectra:
@@ -87,7 +88,8 @@ def conv2d(
         impl: "fft"; "direct", the library's convolution, for PyTorch tensors on a GPU; by default what
             :func:`explain_conv2d` says.
         tile: rows and columns of a tile, 16, 32, 48 or 64, one number or two; by default the model's choice.
-        memory: the most bytes of spectra to hold at once; images then go in groups.
+        memory: the most bytes of spectra to hold at once; images then go in groups. By default a quarter of the
+            GPU's memory, or if that does not suffice, what one image needs.
         out: where to put the result; it must not overlap x or w.
         keep: keeps the spectrum of x for `conv2d_weight_gradient`; by FFT only, and not with images in groups.
 
@@ -193,6 +195,7 @@ def explain_conv2d(
         sm_count=where.sm_count,
         tile=_tile(tile),
         memory=memory,
+        ample=_ample(where),
         shared_limit=where.shared_bytes_per_block or LARGEST_SHARED_BYTES,
     )
 
@@ -313,7 +316,7 @@ def _run(
     where = device(index or 0)
     limit = where.shared_bytes_per_block or LARGEST_SHARED_BYTES
     if impl is None:
-        impl = _chosen(geometry, which, dtype, memory, where.sm_count, limit)
+        impl = _chosen(geometry, which, dtype, memory, where.sm_count, limit, _ample(where))
     if impl == "direct":
         y = adapter.conv2d(which, geometry, arrays)  # type: ignore[attr-defined]
         remember(key, Direct(which, geometry, arrays, y, adapter))
@@ -321,7 +324,7 @@ def _run(
     if kept is not None:
         plan = _kept_plan(kept, memory)
     else:
-        plan = _plan(geometry, which, dtype, wanted, memory, where.sm_count, limit)
+        plan = _plan(geometry, which, dtype, wanted, memory, where.sm_count, limit, _ample(where))
     y = adapter.empty_of(a, shape) if out is None else out
     if keep is not None and which == "forward" and plan.batches > 1:
         raise ValueError(
@@ -344,14 +347,24 @@ def _fill_zeros(y: Any, adapter: Adapter) -> None:
         y[...] = 0
 
 
+def _ample(where: Device) -> int | None:
+    """What spectra may take of a GPU's memory where nobody set a limit: inside a network there is more to keep."""
+    return None if where.memory_bytes is None else where.memory_bytes // AMPLE_PART
+
+
 @lru_cache(maxsize=1024)
 def _chosen(
-    geometry: Geometry, which: str, dtype: str, memory: int | None, sm_count: int | None, limit: int
+    geometry: Geometry,
+    which: str,
+    dtype: str,
+    memory: int | None,
+    sm_count: int | None,
+    limit: int,
+    ample: int | None = None,
 ) -> str:
     direct = geometry.before == geometry.after  # the library pads both sides alike
-    return explain(
-        geometry, which, dtype, sm_count=sm_count, memory=memory, shared_limit=limit, direct=direct
-    ).impl
+    settings: dict[str, Any] = {"memory": memory, "ample": ample, "shared_limit": limit}
+    return explain(geometry, which, dtype, sm_count=sm_count, direct=direct, **settings).impl
 
 
 @lru_cache(maxsize=1024)
@@ -363,10 +376,10 @@ def _plan(
     memory: int | None,
     sm_count: int | None,
     limit: int,
+    ample: int | None = None,
 ) -> Plan:
-    found = explain(
-        geometry, which, dtype, sm_count=sm_count, tile=tile, memory=memory, shared_limit=limit, direct=False
-    )
+    settings: dict[str, Any] = {"memory": memory, "ample": ample, "shared_limit": limit}
+    found = explain(geometry, which, dtype, sm_count=sm_count, tile=tile, direct=False, **settings)
     assert found.plan is not None
     return found.plan
 

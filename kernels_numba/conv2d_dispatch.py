@@ -177,9 +177,12 @@ def plans(
     *,
     tile: int | Pair | None = None,
     memory: int | None = None,
+    ample: int | None = None,
     shared_limit: int = LARGEST_SHARED_BYTES,
 ) -> list[Plan]:
     """All ways to do a pass by FFT within ``memory`` bytes of spectra.
+
+    Without such a limit, those within ``ample`` bytes, or if there are none, those that need least.
 
     Raises ``ValueError`` where there is none: tiles that do not exist, or too little memory; the message says what
     would do.
@@ -193,10 +196,13 @@ def plans(
             raise ValueError(
                 f"tile: accepted for this layer are {', '.join(f'{r}x{c}' for r, c in accepted)}; got {tile!r}"
             )
-    made = [_within(geometry, which, dtype, way, memory, shared_limit) for way in found]
+    limit = ample if memory is None else memory
+    made = [_within(geometry, which, dtype, way, limit, shared_limit) for way in found]
     fitting = [plan for plan, _ in made if plan is not None]
     if not fitting:
         least = min(nbytes for _, nbytes in made)
+        if memory is None:
+            return plans(geometry, which, dtype, tile=tile, memory=least, shared_limit=shared_limit)
         raise ValueError(
             f"memory: the spectra of this layer need at least {least} bytes (one image at a time); got a limit of "
             f"{memory}"
@@ -284,6 +290,7 @@ def explain(
     rates: Rates | None = None,
     tile: int | Pair | None = None,
     memory: int | None = None,
+    ample: int | None = None,
     shared_limit: int = LARGEST_SHARED_BYTES,
     direct: bool = True,
 ) -> Explanation:
@@ -293,7 +300,9 @@ def explain(
     rates = rates or rates_for(sm_count)
     direct_us = 1e6 * direct_seconds(geometry, rates, which, dtype)
     try:
-        found = plans(geometry, which, dtype, tile=tile, memory=memory, shared_limit=shared_limit)
+        found = plans(
+            geometry, which, dtype, tile=tile, memory=memory, ample=ample, shared_limit=shared_limit
+        )
     except ValueError as error:
         if not direct:
             raise

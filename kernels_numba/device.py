@@ -29,6 +29,7 @@ class Device:
     shared_bytes_per_sm: int | None = None
     driver: int | None = None
     count: int = 0
+    memory_bytes: int | None = None
     l2_bytes: int | None = None
 
     @property
@@ -86,6 +87,7 @@ def device(index: int = 0) -> Device:
     gpu = CudaDevice(index)
     found = gpu.properties
     _, version = driver.cuDriverGetVersion()
+    _, total = driver.cuDeviceTotalMem(driver.cuDeviceGet(index)[1])
     return Device(
         body="gpu",
         reason=reason,
@@ -95,6 +97,7 @@ def device(index: int = 0) -> Device:
         sm_count=found.multiprocessor_count,
         shared_bytes_per_block=found.max_shared_memory_per_block_optin,
         shared_bytes_per_sm=found.max_shared_memory_per_multiprocessor,
+        memory_bytes=int(total),
         driver=version,
         count=count,
         l2_bytes=found.l2_cache_size,

@@ -1,5 +1,6 @@
 """conv2d and its gradients as a user calls them: arguments, errors, memory, kept spectra, the choice of a way."""
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from kernels_numba.conv2d_dispatch import plans, rates_for, seconds
 from kernels_numba.conv2d_geometry import Geometry
 from kernels_numba.conv2d_plan import PASSES
 from kernels_numba.conv2d_tiles import axes
+from kernels_numba.device import Device
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
 
@@ -166,6 +168,20 @@ def test_plans_obey_the_limit(
         assert plan.images * plan.batches >= n
         assert seconds(plan, rates_for(132)) > 0
     assert found[0].launches == len(found[0].steps())
+
+
+def test_without_a_limit_spectra_leave_most_of_the_memory() -> None:
+    """As many images at once as an ample share holds; one, where that is too little; a limit goes before both."""
+    geometry = Geometry.of((64, 8, 32, 32), (8, 8, 5, 5))
+    (whole,) = plans(geometry, "forward", "fp16", tile=32)
+    (half,) = plans(geometry, "forward", "fp16", tile=32, ample=whole.bytes // 2)
+    (one,) = plans(geometry, "forward", "fp16", tile=32, ample=1)
+    (asked,) = plans(geometry, "forward", "fp16", tile=32, ample=1, memory=whole.bytes)
+    assert (whole.images, one.images, asked.images) == (64, 1, 64)
+    assert 1 < half.images < 64 and half.bytes <= whole.bytes // 2
+    gpu = Device("gpu", "", memory_bytes=4 * whole.bytes)
+    module = sys.modules["kernels_numba.conv2d"]  # the package's name of it is the function's
+    assert module._ample(gpu) == whole.bytes and module._ample(Device("cpu", "")) is None
 
 
 @given(
