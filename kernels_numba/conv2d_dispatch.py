@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from kernels_numba.conv2d_float import FEW_COLUMNS
 from kernels_numba.conv2d_geometry import Geometry, Pair
 from kernels_numba.conv2d_plan import PASSES, Plan, candidates
 from kernels_numba.conv2d_steps import Source
@@ -36,11 +37,11 @@ class Rates:
     """Points that transforms make, bytes aside, of tiles of at most 1024 samples,"""
     large_transform: float
     """and of larger ones, of which an SM holds fewer."""
-    vector: float = 3.5e13
+    vector: float = 4.2e13
     """Flops of products of spectra in fp32,"""
-    vector_direct: float = 4.5e13
+    vector_direct: float = 2.8e13
     """of the library's convolution in fp32 (TF32 off),"""
-    vector_transform: float = 2.2e11
+    vector_transform: float = 3.2e11
     """and points of transforms in fp32."""
 
 
@@ -50,6 +51,8 @@ H200 = Rates(
 SMALL_TILE = 1024
 DIRECT_PASSES = {"forward": 1.0, "input_gradient": 1.2, "weight_gradient": 1.4}
 """How much longer the direct library takes for each pass."""
+LIBRARY_TRANSFORMS, LIBRARY_TAPS = 1.2, 5
+"""In fp32 the library transforms too, for gradients and for filters of up to so many taps: so much longer than here."""
 SECTOR = 32
 """Bytes that device memory moves at least."""
 CUT_SECTORS = 3
@@ -129,6 +132,9 @@ def costs(plan: Plan) -> list[Cost]:
         found.append(Cost(f"transform of {source.name}", moved, 0, points[name], large, single))
     inputs, outputs = geometry.inputs, geometry.outputs
     products = plan.points * images * plan.tiles * geometry.groups * inputs * outputs * plan.part_count
+    if single:  # 16 columns at least
+        columns = inputs if plan.which != "forward" else outputs
+        products = products * max(columns, FEW_COLUMNS) // columns
     # Sums that one group of images leaves to the next are written and read, and so are products in fp32.
     passed = 8 * (plan.batches - 1) * (words.get("S", 0) or (single and words["P"]))
     passed = passed if plan.which == "weight_gradient" else 0
@@ -309,6 +315,8 @@ def explain(
         return Explanation(which, "direct", None, None, direct_us, (), str(error))
     plan = best(found, rates)
     fft_us = 1e6 * seconds(plan, rates)
+    if dtype == "fp32" and (which != "forward" or max(geometry.w_shape[2:]) <= LIBRARY_TAPS):
+        direct_us = min(direct_us, LIBRARY_TRANSFORMS * fft_us)
     launches = tuple((c.name, c.bytes, c.flops, 1e6 * c.seconds(rates)) for c in costs(plan))
     impl = "direct" if direct and direct_us < fft_us else "fft"
     return Explanation(which, impl, plan, fft_us, direct_us, launches)

@@ -19,6 +19,8 @@ HALVES = 4
 """Of a point, which products copy as halves."""
 TILES: dict[int, tuple[Pair, ...]] = {32: ((64, 32), (32, 32)), 64: ((96, 48), (64, 32), (32, 32))}
 """By rows of a block's tile of a product, columns of it and of a warp's."""
+FEW_COLUMNS = 16
+"""Where there are no more of them than so many, a block takes so many: fewer products, though more words for each."""
 
 
 def _channels(plan: Plan, slots: int, width: int) -> int:
@@ -63,6 +65,8 @@ def transform(plan: Plan, source: Source, target: str, aligned: int, first_image
 def _shape(m: int, n: int) -> tuple[int, int, int]:
     """Rows and columns of a block's tile of a product, and columns of a warp's."""
     rows = 32 if m <= 32 else 64
+    if n <= FEW_COLUMNS:
+        return rows, FEW_COLUMNS, FEW_COLUMNS
     return rows, *min(TILES[rows], key=lambda c: (-(-n // c[0]) * c[0], -c[0]))
 
 

@@ -5,7 +5,7 @@
 Tensor cores have no float32; fused multiply-adds do, and a product of spectra has few enough of them. A block makes a
 tile of y of one frequency and group from slabs of 16 points k, in shared memory as they lie in device memory: k side by
 side (``deep``: the forward pass and the gradient of the input, which contract channels), or the rows of x and of w
-(the gradient of the weights, which contracts images). A lane forms 8 rows of 4 or 6 columns.
+(the gradient of the weights, which contracts images). A lane forms 8 rows of 2, 4 or 6 columns.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
-from test_conv2d import OPERANDS, Case, cases, exact
+from test_conv2d import OPERANDS, Case, cases, check, exact
 
 import reference
 from kernels_numba import (
@@ -34,12 +34,8 @@ def run(case: Case, data: dict[str, NDArray], **settings: Any) -> NDArray:
 
 def assert_right(case: Case, **settings: Any) -> None:
     data = case.data()
-    a, b = (data[name] for name in OPERANDS[case.which])
     result = exact(case.which, data, case.geometry, case.layer)
-    reference.check_conv2d(
-        run(case, data, **settings), result, a, b, which=case.which, dtype=case.dtype, groups=case.groups,
-        terms=case.terms,
-    )  # fmt: skip
+    check(case, run(case, data, **settings), result, data)
 
 
 @settings(max_examples=30)
