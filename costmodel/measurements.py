@@ -35,7 +35,8 @@ TEXT_KEYS = ("variant", "pass", "model")
 DTYPES = ("fp16", "bf16", "fp32")
 LOOSEST_BOUND = {"fp16": 6e-3, "bf16": 4.8e-2, "fp32": 1e-5}
 """Errors that no right result of any operation has, by what it is stored in: 12 roundings of fp16 or bf16 that add up,
-and 168 of fp32, in which sums may have ten thousands of terms (`reference.conv2d_bound`). Bounds of operations are smaller (``reference.accuracy``), and are checked when a row is measured."""
+and 168 of fp32, in which sums may have ten thousands of terms (`reference.conv2d_bound`). Bounds of operations are
+smaller (``reference.accuracy``), and are checked when a row is measured."""
 
 
 @dataclass(frozen=True)
