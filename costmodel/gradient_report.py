@@ -17,9 +17,9 @@ def lines() -> list[str]:
     found = [
         f"One H200, {BATCH} sequences of {CHANNELS} channels; microseconds of GPU time.",
         "",
-        "| N | case | forward | all gradients | / forward | spectra prepared | / forward | dk alone | torch | speed-up "
-        "| error |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| N | case | forward | all gradients | / forward | spectra prepared | / forward | dk alone | a transform of k "
+        "| / forward | torch | speed-up | error |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     cases = dict.fromkeys((row.case, row.dtype) for row in rows.values() if row.ours)
     for case, dtype in sorted(cases, key=_order):
@@ -28,7 +28,7 @@ def lines() -> list[str]:
             continue
         forward = forwards.get((format_case("fftconv", values), dtype, "ours"))
         every, prepared, dk = (rows.get((case, dtype, name)) for name in ("ours", "ours:prepared", "ours:dk"))
-        torch = rows.get((case, "fp32", "torch"))
+        of_filter, torch = rows.get((case, dtype, "ours:filter")), rows.get((case, "fp32", "torch"))
         variant = f"{values['variant']}, {dtype}"
         cells = [
             str(values["N"]),
@@ -39,6 +39,8 @@ def lines() -> list[str]:
             _time(prepared),
             _ratio(prepared, forward),
             _time(dk),
+            _time(of_filter),
+            _ratio(of_filter, forward),
             _time(torch),
             _ratio(torch, every, digits=1),
             f"{every.rel_err:.1e}".replace("e-0", "e-") if every else "",

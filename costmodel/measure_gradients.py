@@ -2,8 +2,9 @@
 
 A case is one backward pass: from u, the taps k, dy and gates to du, dk and the gates' gradients. *ours* starts from the
 taps, so the filter's transforms are in it, and keeps nothing of the forward pass; ``ours:dk`` is the filter's gradient
-alone, ``ours:prepared`` has the filter's transforms made before. *torch* is autograd's backward of
-``irfft(rfft(u) * rfft(k))`` in fp32, which kept both spectra. Times are taken as `measure` takes them.
+alone, ``ours:prepared`` has the filter's transforms made before, ``ours:filter`` is one of these alone. *torch* is
+autograd's backward of ``irfft(rfft(u) * rfft(k))`` in fp32, which kept both spectra. Times are taken as `measure` takes
+them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from costmodel.measure import Case
 from costmodel.measurements import Row
 
 OP = "fftconv_gradients"
+FILTER = "ours:filter"
 REPLAYS = 10
 SOME = (1024, 4096, 16384)
 FIRST = (1024, 4096, 256, 16384, 65536, 32768, 2048, 8192)
@@ -90,7 +92,8 @@ Prepared = tuple[Callable[[], Any], Callable[[], dict[str, Any]]]
 
 
 def _providers(case: Case, torch: Any) -> Iterator[tuple[str, str, Callable[[_Data, Any], Prepared], str]]:
-    from kernels_numba import FFTConvGradients, fftconv_gradients, prepare_filter
+    from kernels_numba import FFTConv, FFTConvGradients, fftconv_gradients, prepare_filter
+    from kernels_numba.spectrum import prepare_adjoint
 
     def ours(data: _Data, k: Any, needs: tuple[str, ...]) -> Prepared:
         found: dict[str, Any] = {}
@@ -106,6 +109,16 @@ def _providers(case: Case, torch: Any) -> Iterator[tuple[str, str, Callable[[_Da
         run = FFTConvGradients(spectrum, batch=case.batch)
         found: dict[str, Any] = {}
         return lambda: found.update(run(data.u, data.dy, **data.gates)._asdict()), lambda: found
+
+    def adjoint(data: _Data, k: Any) -> Prepared:
+        made: dict[str, Any] = {}
+
+        def call() -> None:
+            made["spectrum"] = prepare_adjoint(
+                k, length=case.length, mode=case.mode, dtype=case.dtype, scaled=True
+            )
+
+        return call, lambda: {"u": FFTConv(made["spectrum"], batch=case.batch)(data.dy)}
 
     def by_torch(data: _Data, k: Any) -> Prepared:
         found: dict[str, Any] = {}
@@ -135,6 +148,8 @@ def _providers(case: Case, torch: Any) -> Iterator[tuple[str, str, Callable[[_Da
     yield "ours", case.dtype, lambda data, k: ours(data, k, everything), "from the taps"
     yield "ours:prepared", case.dtype, prepared, "with prepared spectra"
     yield "ours:dk", case.dtype, lambda data, k: ours(data, k, ("k",)), "the filter's gradient alone"
+    if not case.gated:
+        yield FILTER, case.dtype, adjoint, "a transform of the filter alone"
     if case.dtype != "bf16" and not (case.gated and case.n > 4096):
         yield "torch", "fp32", by_torch, "autograd of irfft(rfft(u) rfft(k)), both spectra kept"
 
@@ -154,7 +169,11 @@ def _measure(
     arrays = 7 if case.gated else 3
     nbytes = arrays * size * item + 8 * case.channels * case.length
     cache = torch.cuda.get_device_properties(0).L2_cache_size
+    flops = 2 * case.flops
     sets = max(1, min(measure.MAX_SETS, math.ceil(2 * cache / nbytes)))
+    if name == FILTER:  # taps in, a spectrum of halves out
+        nbytes = 4 * case.channels * (case.length + case.n)
+        flops = int(2.5 * case.channels * case.n * math.log2(case.n))
     generator = torch.Generator(device="cuda").manual_seed(1)
     shape = (case.batch, case.channels, case.length)
 
@@ -188,7 +207,7 @@ def _measure(
         deciles[7],
         len(times),
         nbytes,
-        2 * case.flops,
+        flops,
         max(error for error, _ in errors),
         *stamp,
         f"{note}; {sets} input set{'s' if sets > 1 else ''}",
