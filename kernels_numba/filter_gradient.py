@@ -38,6 +38,7 @@ FACTORS = {n: f for n, f in float_spec.DEFAULT_FACTORS.items() if shape_of(f).po
     128: (4, 4, 8),
     256: (4, 8, 8),
     384: (6, 4, 4, 4),
+    512: (8, 8, 8),
     12288: (24, 8, 8, 8),
     16384: (32, 32, 16),
 }

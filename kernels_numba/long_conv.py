@@ -216,6 +216,11 @@ class LongFFTConv(FFTConv):
             machine.run(kernel, count, spec.warps, spec.shared_bytes // 4, arguments)
 
 
+def forget_workspaces() -> None:
+    """Free workspaces that no convolution uses."""
+    _workspaces.cache_clear()
+
+
 @lru_cache(maxsize=2)
 def _workspaces(index: int, words: int, streams: int) -> Workspaces:
     """Workspaces of a size, which convolutions share: one follows the other on a stream.

@@ -197,7 +197,7 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
         assert family is not None
         yield family, family.make_spec(plan, dtype, guarded=gated, pregate=gated, postgate=gated)
     for spec in (
-        filter_gradient.Spec("whole", (4, 8, 16), staged=True),
+        filter_gradient.Spec("whole", (8, 8, 8), staged=True),
         filter_gradient.Spec("whole", (32, 32, 16)),
         filter_gradient.Spec("bins", radix=8, points=32768),
         filter_gradient.Spec("taps"),
@@ -207,7 +207,7 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
     for backward in (False, True):
         short = short_conv.make_spec(3, "fp16", 4096, backward=backward)
         yield short_conv.family(short), short
-    for factors in ((4, 8, 16), (32, 32, 16)):
+    for factors in ((8, 8, 8), (32, 32, 16)):
         whole = filter_whole.Spec(factors, "fp32", "fp16", ORDINARY["fp16"])
         yield filter_whole.family(whole), whole
 

@@ -24,8 +24,11 @@ _kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def forget_spectra() -> None:
-    """Forget all prepared spectra, and free their memory."""
+    """Forget all prepared spectra, and free their memory and that of workspaces."""
+    from kernels_numba.long_conv import forget_workspaces
+
     _kept.clear()
+    forget_workspaces()
 
 
 def may_keep(k: torch.Tensor) -> bool:
