@@ -158,6 +158,21 @@ def test_half_length_packing_keeps_sequences_apart(value: float) -> None:
     assert not np.isfinite(y[0].astype(float)).any() and np.isfinite(y[1].astype(float)).all()
 
 
+@pytest.mark.parametrize("packing", ["pair", "half"])
+def test_gradients_of_its_plans(packing: str) -> None:
+    """The signal's by the same kernel with the filter backwards, the filter's by a plan that has a kernel for it."""
+    plan = plan_of((48, 48), packing)
+    u, dy = noise((2, 1, plan.n), "fp16"), noise((2, 1, plan.n), "fp16", 1)
+    k = filters(1, plan.n)
+    found = kernels_numba.fftconv_gradients(u, k, dy, plan=plan)
+    exact = reference.fftconv_gradients(dy, u, k)
+    bound = reference.fftconv_bound(2, "fp16") * scatter(plan.n)
+    assert np.linalg.norm(found.u - exact.u) <= bound * np.linalg.norm(dy.astype(float)) * np.linalg.norm(k)
+    reference.check_filter_gradient(
+        found.k, exact.k, dy, u, bound=reference.filter_gradient_bound(3, "fp16"), pairs=True
+    )
+
+
 # ---- work that is skipped ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("factors", [(48, 48), (16, 16, 48), (16, 64)], ids=str)
 def test_zeros_are_skipped(factors: tuple[int, ...]) -> None:
