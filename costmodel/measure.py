@@ -26,7 +26,7 @@ from typing import Any
 import monarch
 from costmodel import gpus, measurements, render
 from costmodel.errors import MeasurementError
-from costmodel.measured_plans import plans_asked, plans_of
+from costmodel.measured_plans import default_of, plans_asked, plans_of
 from costmodel.measurements import Row
 from monarch import Plan
 
@@ -123,9 +123,9 @@ def main(
 ) -> int:
     """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code.
 
-    With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these. For
-    linear layers, those of ``models`` (by default all; ``layers`` names some of them) with their dispatch tables, or
-    ``shapes`` [N, K] without.
+    With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these; of a
+    length that has no default plan, plain in fp16. For linear layers, those of ``models`` (by default all; ``layers``
+    names some of them) with their dispatch tables, or ``shapes`` [N, K] without.
     """
     if op not in (None, "fftconv", "linear", *MODULES):
         render.note(f"op: accepted are fftconv, linear, {', '.join(MODULES)}; got {op!r}")
@@ -185,6 +185,7 @@ def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Ro
     stamp = (datetime.date.today().isoformat(), commit())
     lengths = {plan.n for plan in asked}
     todo = [case for case in cases(quick=quick) if not asked or case.n in lengths]
+    todo += [Case(n, n, "plain", "fp16") for n in sorted(lengths - {case.n for case in todo})]
     started = time.perf_counter()
     for number, case in enumerate(todo, start=1):
         done = []
@@ -249,7 +250,8 @@ def _providers(case: Case, torch: Any, asked: Sequence[Plan] = ()) -> list[_Prov
     filters = _filters(case, torch)
     gates = 2 if case.gated else 0
     found = []
-    for number, plan in enumerate(plans_of(case, asked)):
+    default = default_of(case)
+    for plan in plans_of(case, asked):
         spectrum = prepare_filter(filters, length=case.length, mode=case.mode, dtype=case.dtype, plan=plan)
         convolve = FFTConv(spectrum, batch=case.batch)
 
@@ -258,7 +260,7 @@ def _providers(case: Case, torch: Any, asked: Sequence[Plan] = ()) -> list[_Prov
             return lambda: convolve(data.u, pregate=data.pregate, postgate=data.postgate, out=y), y
 
         text = monarch.format_factors(plan.factors)
-        name = f"ours:{text}" if number else "ours"
+        name = "ours" if plan == default else f"ours:{text}"
         if case.dtype == "fp32":
             bound = reference.fft32_bound(case.n, gates=gates)
         else:

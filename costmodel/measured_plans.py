@@ -11,7 +11,7 @@ from monarch import Plan
 
 
 def plans_asked(texts: Sequence[str]) -> list[Plan]:
-    """The plans of factor lists such as "16x8x16x16", with every packing that a kernel has for them.
+    """The plans of factor lists such as "16x8x16x16", with every packing of real data that a kernel has for them.
 
     Raises ``ValueError`` for factors that no kernel takes.
     """
@@ -24,24 +24,33 @@ def plans_asked(texts: Sequence[str]) -> list[Plan]:
             Plan(math.prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
             for family in FAMILIES
             for packing, lists in family.PACKINGS.items()
-            if factors in lists
+            if factors in lists and packing != "complex"  # measured sequences are real
         ]
         found += plans or [Plan(math.prod(factors), factors)]
         family_of(found[-1])
     return found
 
 
+def default_of(case: Any) -> Plan | None:
+    """The default plan of a `measure.Case`; None for a length that has none."""
+    from kernels_numba.families import default_plans
+
+    return default_plans(halved=2 * case.length <= case.n, dtype=case.dtype).get(case.n)
+
+
 def plans_of(case: Any, asked: Sequence[Plan] = ()) -> list[Plan]:
-    """What is timed of a `measure.Case`: the default, then what was asked for.
+    """What is timed of a `measure.Case`: the default, if there is one, then what was asked for.
 
     When nothing was asked for, of the plain fp16 case of every length all lists with the default's packing, and of
     causal cases the default for longer signals.
     """
     from kernels_numba import fused_any
-    from kernels_numba.families import FAMILIES, default_plan, default_plans
+    from kernels_numba.families import FAMILIES, default_plan
 
-    default = default_plans(halved=2 * case.length <= case.n, dtype=case.dtype)[case.n]
+    default = default_of(case)
     others = [plan for plan in asked if plan.n == case.n]
+    if default is None:
+        return others
     if not asked:
         others = [default_plan(case.n, case.dtype)]
     if not asked and case.variant == "plain" and case.dtype == "fp16" and case.batch > 1:

@@ -26,7 +26,6 @@ HELD = 32
 """Factors up to this size stay in registers while a warp does its strips,"""
 HELD_LAST = 16
 """and the last one up to this."""
-MOST_WARPS = 16
 ORDERS = (2, 3)
 """Four factors of 16 are more points than fit."""
 
@@ -212,16 +211,20 @@ def strips(spec: Spec) -> tuple[int, ...]:
     return tuple(spec.points // (16 * f) for f in spec.factors)
 
 
-def _large(spec: Spec) -> bool:
-    """Whether a thread needs more than 128 registers: for a strip's points, or a unit's before and after."""
-    return max(*spec.factors[:-1], 2 * spec.factors[-1]) > 64
+def _most_warps(spec: Spec) -> int:
+    """Warps that an SM's registers should hold: factors of 16 want 80 a thread, up to 64 128, larger ones 255.
+
+    A thread holds a strip's points, or a unit's before and after the last stage. Measured on an H200.
+    """
+    held = max(*spec.factors[:-1], 2 * spec.factors[-1])
+    return 24 if held <= 32 and max(spec.factors) <= 16 else 16 if held <= 64 else 8
 
 
 def _warps(spec: Spec) -> int:
     """Warps of a block: enough that blocks side by side fill an SM's registers, and as few idle ones as can be."""
-    most = MOST_WARPS // (2 if _large(spec) else 1)
-    blocks = max(1, min(most // 2, LARGEST_SHARED_BYTES // (spec.shared_bytes + 1024)))
-    least = max(1, most // blocks)
+    most = _most_warps(spec)
+    blocks = max(1, min(most, LARGEST_SHARED_BYTES // (spec.shared_bytes + 1024)))
+    least = -(-most // blocks)
 
     def idle(warps: int) -> float:
         return sum(
@@ -232,8 +235,8 @@ def _warps(spec: Spec) -> int:
 
 
 def min_blocks(spec: Spec) -> int:
-    """Blocks per SM that the compiler must leave registers for: 128 a thread, or with large factors 255."""
-    return max(1, MOST_WARPS // (2 if _large(spec) else 1) // spec.warps)
+    """Blocks per SM that the compiler must leave registers for."""
+    return max(1, _most_warps(spec) // spec.warps)
 
 
 def registers(spec: Spec) -> int:
