@@ -191,6 +191,54 @@ def test_zeros_are_skipped(factors: tuple[int, ...]) -> None:
 
 # ---- on a GPU ------------------------------------------------------------------------------------------------
 @pytest.mark.gpu
+@settings(max_examples=60)  # most examples compile a kernel of their own
+@given(
+    kind=st.sampled_from(
+        [(f, p) for p, lists in fused_any.PACKINGS.items() for f in lists if prod(f) <= 16384]
+    ),
+    mode=st.sampled_from(["circular", "causal", "two-sided"]),
+    part=st.floats(0.01, 0.6),
+    batch=st.integers(1, 4),
+    products=st.sampled_from(["fp16", "bf16"]),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    offset=st.sampled_from([0, 0, 1, 2, 4]),
+    seed=seeds,
+)
+def test_random_plans_on_a_gpu(
+    kind: tuple, mode: str, part: float, batch: int, products: str, gates: tuple, offset: int, seed: int
+) -> None:
+    """Any list, packing, length and alignment, complex sequences too, from poisoned outputs."""
+    torch = pytest.importorskip("torch")
+    factors, packing = kind
+    plan = plan_of(factors, packing)
+    length = plan.n if mode == "circular" else max(32, int(part * plan.n))
+    taps = length if mode == "circular" else min(length, plan.n - length)
+    draw = np.random.default_rng(seed)
+    stored = {"fp16": torch.float16, "bf16": torch.bfloat16}[products]
+    whole = packing == "complex"
+
+    def data(*shape: int) -> Any:
+        x = draw.standard_normal(shape) + (1j * draw.standard_normal(shape) if whole else 0)
+        x = torch.from_numpy(x).cuda().to(torch.complex64 if whole else stored)
+        room = torch.empty(x.numel() + 16, dtype=x.dtype, device="cuda")
+        room[offset : offset + x.numel()] = x.reshape(-1)
+        return room[offset : offset + x.numel()].reshape(shape)
+
+    u, k = data(batch, 2, length), data(2, taps) / taps**0.5
+    both = {name: data(*u.shape) for name, on in zip(("pregate", "postgate"), gates, strict=True) if on}
+    extra = {"products": products} if whole else {}
+    y = kernels_numba.fftconv(u, k, mode=mode, plan=plan, out=torch.full_like(u, torch.nan), **extra, **both)
+    kind_of = torch.complex128 if whole else torch.float64
+    arrays = {name: x.to(kind_of).cpu().numpy() for name, x in (("y", y), ("u", u), ("k", k), *both.items())}
+    got, u, k = (arrays.pop(name) for name in ("y", "u", "k"))
+    exact = reference.fftconv(u, k, mode=mode, **arrays)
+    roundings = len(both) if not whole else 1 + 2 * len(both)
+    bound = reference.fftconv_bound(len(factors), products, gates=roundings, coherent=min(length, taps) < 32)
+    found = reference.relative_error(got, exact, u, k, pairs=packing == "pair", **arrays)
+    assert found.worst <= bound * scatter(plan.n), (found, bound)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("packing", ["pair", "half"])
 @pytest.mark.parametrize("factors", LISTS, ids=str)

@@ -338,7 +338,7 @@ def test_measure_knows_the_plans_it_is_asked_for(capsys, monkeypatch):
 
     monkeypatch.setattr(kernels_numba, "device", lambda: Device("cpu", "none for this test"))
     run(capsys, "measure", "--plan", "16x8x16x16", code=4)
-    for wrong in ("128x32", "8x16x16x16", "2x2x2x2x2", "16xx16", "big"):
+    for wrong in ("272x16", "8x16x16x16", "2x2x2x2x2", "16xx16", "big"):
         _, err = run(capsys, "measure", "--plan", wrong, code=2)
         assert wrong in err
 
@@ -360,6 +360,9 @@ def test_measured_beside_the_default():
         assert {p.order for p in plans_of(Case(plan.n, plan.n, "plain", "fp16"))} == {3, 4}
         assert len(plans_of(Case(plan.n, plan.n, "plain", "bf16"))) == 1
     assert plans_of(Case(1024, 1024, "plain", "fp16"), asked) == [default_plan(1024)]
+    without = plans_asked(["48x48"])  # no default has 2304 points; complex packing is not measured
+    assert [(plan.n, plan.packing) for plan in without] == [(2304, "pair"), (4608, "half")]
+    assert plans_of(Case(2304, 2304, "plain", "fp16"), without) == without[:1]
 
 
 # gpus, measurements, compare.

@@ -295,3 +295,21 @@ def test_complex_halves_of_pytorch(where: str, complex_filter: bool) -> None:
     exact = reference.fftconv(given, k, mode="causal")
     bound = reference.fftconv_bound(2, "fp16", coherent=True)
     reference.check_close(got, exact, given, k, bound=bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [256, 1024, 8192, 16384])
+def test_complex_gates_are_the_cpu_body_s(n: int) -> None:
+    """fp32, bit for bit, circular and causal of odd length."""
+    torch = pytest.importorskip("torch")
+    for mode, length in (("circular", n), ("causal", n // 2 - 3)):
+        u, before, after = (complex_noise((2, 1, length), seed) for seed in range(3))
+        k = complex_noise((1, 99), 4)
+        convolve = FFTConv(prepare_filter(k, length=length, mode=mode, dtype="complex64"), batch=2)
+        there = [torch.from_numpy(x).cuda() for x in (u, before, after)]
+        y = convolve(there[0], pregate=there[1], postgate=there[2], out=torch.full_like(there[0], torch.nan))
+        same, _ = convolve.run_cpu(u, pregate=before, postgate=after)
+        exact = reference.fftconv(u, k, mode=mode, pregate=before, postgate=after)
+        bound = reference.fft32_bound(2 * n, gates=2, coherent=True)
+        reference.check_close(y.cpu().numpy(), exact, u, k, bound=bound, pregate=before, postgate=after)
+        assert np.array_equal(y.cpu().numpy(), same)
