@@ -72,6 +72,14 @@ def choose(mode: str, length: int, taps: int, dtype: str, products: str, limit: 
     return next((split for n, split in found.items() if n >= need), None)
 
 
+def has_kernels(mode: str, length: int, taps: int, dtype: str) -> bool:
+    """Whether the gradient in a filter of ``taps`` is summed by kernels, in one or by rows."""
+    limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
+    fused, need = gradient_families.default_plans(limit, dtype), points_needed(mode, length, taps)
+    one = max(fused, default=0) >= need or (mode == "circular" and length in fused)
+    return one or choose(mode, length, taps, dtype, dtype, limit) is not None
+
+
 @dataclass(frozen=True)
 class Part:
     """Channels ``channel ..`` of the pairs ``pair ..``, whose sums are the share ``share`` of their channels."""

@@ -9,7 +9,7 @@ from convolutions import noise, scatter
 import reference
 from kernels_numba import FFTConvGradients, fftconv_gradients, gradient_block, gradient_warp, prepare_filter
 from kernels_numba.filter_sums import FilterGradient
-from kernels_numba.long_gradient import LongFilterGradient, choose, splits
+from kernels_numba.long_gradient import LongFilterGradient, choose, has_kernels, splits
 from kernels_numba.long_plans import Split
 from monarch import Plan
 
@@ -109,6 +109,8 @@ def test_scaled_losses(size: float) -> None:
 
 def test_which_lengths_take_it() -> None:
     limit = 227 * 1024
+    assert has_kernels("causal", 2**18, 2**18, "bf16") and has_kernels("circular", 32768, 32768, "fp32")
+    assert not has_kernels("causal", 32768, 32768, "fp32")
     assert choose("causal", 32768, 32768, "fp16", "fp16", limit) is None
     assert choose("circular", 65536, 65536, "fp16", "fp16", limit) is None
     for mode, length, points in (

@@ -56,6 +56,14 @@ def test_long_causal(length: int, points: int, order: int) -> None:
     torch_cases.check(o, y, "causal", order=order, points=points)
 
 
+def test_long_causal_in_single_precision() -> None:
+    """Beyond what one kernel sums: a sequence takes the filter's place."""
+    o = operands((3, 2, 40000), 40000, "both", torch.float32, device="cuda")
+    y = fftconv(o.u, o.k, mode="causal", **o.gates)
+    y.backward(o.dy)
+    torch_cases.check(o, y, "causal", order=4, points=131072)
+
+
 def test_gaps_and_overlaps_are_copied() -> None:
     o = operands((4, 6, 256), 256, "both", torch.float16, device="cuda")
     y = fftconv(o.u, o.k, mode="causal", **o.gates)
