@@ -217,6 +217,35 @@ def _float_product(total: Counts, spec: Any, values: dict[str, Any], grid: int) 
     total.barriers += slabs
 
 
+def _pointwise(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    m, channels, parts, rows, warps = (
+        values["m"], values["channels"], values["parts"], spec.rows, spec.warps
+    )  # fmt: skip
+    frequencies, point = (
+        grid // (values["row_blocks"] * values["column_blocks"]),
+        8 if spec.dtype == "fp32" else 4,
+    )
+    if not spec.sums:
+        filters = values["row_blocks"] * warps  # every warp reads them
+        total.read("spectrum", point * frequencies * channels * parts * (m + filters))
+        total.wrote("product", point * frequencies * m * channels)
+        total.fp32_flops += grid * warps * parts * 8 * rows * LANES
+        return
+    total.read("spectrum", 2 * point * frequencies * m * channels)
+    turns = ceil(m, rows)  # of a block's warps
+    total.fp32_flops += grid * (turns * 8 * rows * LANES + warps * 2 * LANES)
+    if spec.partial and not values["first"]:
+        total.read("sums", 8 * frequencies * channels)
+        total.fp32_flops += grid * 2 * LANES
+    last = not spec.partial or values["last"]
+    total.wrote("product" if last else "sums", (point if last else 8) * frequencies * channels)
+    nbytes = grid * warps * 8 * LANES
+    total.shared_written_bytes += nbytes
+    total.shared_read_bytes += nbytes
+    total.shared_wavefronts += 2 * nbytes // WARP_BYTES
+    total.barriers += grid
+
+
 KERNELS = {
     "map_transform": _transform,
     "map_inverse": _inverse,
@@ -225,6 +254,7 @@ KERNELS = {
     "float_map_transform": _float_transform,
     "float_map_inverse": _float_inverse,
     "float_spectral_product": _float_product,
+    "spectral_pointwise": _pointwise,
 }
 
 

@@ -14,11 +14,12 @@ from costmodel.measure_counters import CAPACITY_BYTES, HOPPER, SMS, Case, one_la
 from monarch import Plan
 
 LAYERS = (
-    ("fprop", 4096, 96, 32, 3, "fp16"),
-    ("accgrad", 2048, 96, 32, 3, "fp16"),
-    ("fprop", 2048, 96, 32, 3, "fp32"),
+    ("fprop", 4096, 96, 32, 3, "fp16", 1),
+    ("accgrad", 2048, 96, 32, 3, "fp16", 1),
+    ("fprop", 2048, 96, 32, 3, "fp32", 1),
+    ("fprop", 4096, 128, 32, 3, "fp16", 128),
 )
-"""Pass, S, Cin = Cout, n, k and dtype: whole maps in tiles of 32 x 32."""
+"""Pass, S, Cin = Cout, n, k, dtype and groups: whole maps in tiles of 32 x 32; the last one is depthwise."""
 TILE = (32, 32)
 LONG = (2**20, (16, 16, 16, 16, 16), 8, 48)
 """N, factors, B and H, all in one group."""
@@ -64,14 +65,16 @@ def _sum(parts: list[tuple[str, int, int]]) -> dict[str, dict[str, int]]:
 
 
 # ---- convolution layers --------------------------------------------------------------------------------------
-def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: str) -> Case:
+def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: str, groups: int) -> Case:
     from costmodel.measure_conv2d import Case as Layer
 
-    layer = Layer(batch, channels, channels, size, taps, name, dtype)
+    layer = Layer(batch, channels, channels, size, taps, name, dtype, groups)
     sums = name == "accgrad"
     product = "spectral_gradient" if sums else "spectral_product"
     # Of a gradient in the weights these are few.
     launches = ("map_transform", "map_transform", product, "" if sums else "map_inverse")
+    if groups > 1:
+        launches = ("map_transform", "map_transform", "spectral_pointwise", "map_inverse")
     if dtype == "fp32":
         launches = tuple(f"float_{family}" for family in launches)  # type: ignore[assignment]
 
@@ -80,7 +83,7 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: st
         from kernels_numba.conv2d_dispatch import costs, plans
         from kernels_numba.conv2d_geometry import Geometry
 
-        geometry = Geometry.of(layer.shapes["x"], layer.shapes["w"])
+        geometry = Geometry.of(layer.shapes["x"], layer.shapes["w"], groups=groups)
         plan = plans(geometry, layer.which, dtype, tile=TILE)[0]
         # Both transforms are added up, so their order does not matter.
         each = zip(launches, costs(plan), plan.steps(), strict=True)
@@ -92,7 +95,7 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: st
         from costmodel import measure_conv2d
 
         data = measure_conv2d._data(layer, torch, 1)
-        settings: dict[str, Any] = {"impl": "fft", "tile": TILE}
+        settings: dict[str, Any] = {"impl": "fft", "tile": TILE, "groups": groups}
         if sums:
             y = torch.full_like(data["w"], math.nan)
 

@@ -132,7 +132,7 @@ def costs(plan: Plan) -> list[Cost]:
         found.append(Cost(f"transform of {source.name}", moved, 0, points[name], large, single))
     inputs, outputs = geometry.inputs, geometry.outputs
     products = plan.points * images * plan.tiles * geometry.groups * inputs * outputs * plan.part_count
-    if single:  # 16 columns at least
+    if single and not plan.pointwise:  # 16 columns at least
         columns = inputs if plan.which != "forward" else outputs
         products = products * max(columns, FEW_COLUMNS) // columns
     # Sums that one group of images leaves to the next are written and read, and so are products in fp32.

@@ -20,14 +20,14 @@ A :class:`Plan` says how large everything is before anything is allocated; image
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any
 
-from kernels_numba import conv2d_float, conv2d_half, map_operands, map_transform
+from kernels_numba import conv2d_float, conv2d_half, conv2d_pointwise, map_operands, map_transform
 from kernels_numba.conv2d_geometry import Geometry, Pair
-from kernels_numba.conv2d_steps import WHOLE, Alignment, Source, Step, Target, padded
+from kernels_numba.conv2d_steps import MULTIPLE, WHOLE, Alignment, Source, Step, Target, padded
 from kernels_numba.conv2d_tiles import Axis, axes
 from kernels_numba.map_operands import FILTER, SIGNAL
 
@@ -81,6 +81,16 @@ class Plan:
     def part_taps(self) -> Pair:
         """Taps of a part, along both axes; the last may have fewer."""
         return part_taps(self.geometry, self.parts)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether each channel has a filter of its own and nothing else is summed: a depthwise layer."""
+        return self.geometry.inputs == self.geometry.outputs == 1
+
+    @property
+    def multiple(self) -> int:
+        """That channels of a group are filled up to in a spectrum."""
+        return 1 if self.pointwise else MULTIPLE
 
     @property
     def contraction(self) -> tuple[int, int, int]:
@@ -143,6 +153,7 @@ class Plan:
             groups=self.geometry.groups,
             channels=channels,
             tiles=(self.down.count, self.across.count),
+            multiple=self.multiple,
             **other,
         )
 
@@ -182,7 +193,7 @@ class Plan:
         first, shape, _ = self._part(part)
         taps, inputs, outputs = kh * kw, g.inputs, g.outputs
         backwards = self.which == "input_gradient"
-        return Source(
+        made = Source(
             "w",
             shape,
             spread=g.dilation,
@@ -202,6 +213,9 @@ class Plan:
             part=part,
             parts=self.part_count,
         )
+        if self.pointwise:  # filters are the channels of one image
+            made = replace(made, images=1, per_group=1, groups=g.groups, channel_stride=taps, multiple=1)
+        return made
 
     def target(self, images: int, part: int = 0) -> Target:
         """What results go to; for the gradient of the weights a part of the filters."""
@@ -210,11 +224,12 @@ class Plan:
             kh, kw = g.w_shape[2:]
             first, taps, _ = self._part(part)
             span = tuple(d * (k - 1) + 1 for d, k in zip(g.dilation, taps, strict=True))
-            return Target(
+            made = Target(
                 taps, g.dilation, g.w_shape[0], g.inputs * kh * kw, kh * kw, kw, 1, g.inputs,
                 tiles=(1, 1), step=span, skip=(0, 0), offset=first[0] * kw + first[1],  # type: ignore[arg-type]
-                first_point=part * self.points * g.w_shape[0] * padded(g.inputs),
+                first_point=part * self.points * g.w_shape[0] * padded(g.inputs, self.multiple),
             )  # fmt: skip
+            return replace(made, images=1, groups=g.groups, multiple=1) if self.pointwise else made
         backwards = self.which == "input_gradient"
         _, all_maps, height, width = g.x_shape if backwards else g.y_shape
         size = height * width
@@ -222,6 +237,7 @@ class Plan:
             (height, width), (1, 1) if backwards else g.stride, images, all_maps * size, size, width, g.groups,
             g.inputs if backwards else g.outputs, tiles=(self.down.count, self.across.count),
             step=(self.down.step, self.across.step), skip=(self.down.skip, self.across.skip),
+            multiple=self.multiple,
         )  # fmt: skip
 
     # ---- launches ----------------------------------------------------------------------------------------
@@ -238,6 +254,10 @@ class Plan:
     def inverse(self, images: int, aligned: int, first_image: int = 0, part: int = 0) -> Step:
         """The launch that transforms the product back."""
         found: Step = self.maker.inverse(self, self.target(images, part), aligned, first_image)
+        return found
+
+    def _product(self, images: int) -> Step:
+        found: Step = (conv2d_pointwise if self.pointwise else self.maker).product(self, images)
         return found
 
     def _groups(self) -> Iterator[tuple[int, int]]:
@@ -258,7 +278,7 @@ class Plan:
             for part in parts:
                 source = self.source_x(images, part=part) if forward else self.source_dy(images, part)
                 made.append(self.transform(source, "A", near, start))
-            made += [self.maker.product(self, images), self.inverse(images, far, start)]
+            made += [self._product(images), self.inverse(images, far, start)]
         return made
 
     def _steps_over_images(self, aligned: Alignment, *, kept_x: bool) -> list[Step]:
@@ -269,14 +289,15 @@ class Plan:
                 sources = (self.source_x(images, part=part) for part in parts)
                 made += [self.transform(source, "B", aligned.x, start) for source in sources]
             order = {"first": start == 0, "last": start + images == total}
-            made += [self.maker.product_over_images(self, images, part, **order) for part in parts]
+            maker = conv2d_pointwise if self.pointwise else self.maker
+            made += [maker.product_over_images(self, images, part, **order) for part in parts]
         return made + [self.inverse(total, aligned.w, part=part) for part in parts]
 
 
 @lru_cache(maxsize=4096)
 def _words(plan: Plan, images: int) -> tuple[int, int, int, int]:
     g, parts = plan.geometry, plan.part_count
-    inputs, outputs = padded(g.inputs), padded(g.outputs)
+    inputs, outputs = padded(g.inputs, plan.multiple), padded(g.outputs, plan.multiple)
     rows = images * plan.tiles * g.groups
     if plan.which == "forward":
         sizes = rows * parts * inputs, g.w_shape[0] * parts * inputs, rows * outputs
@@ -285,7 +306,8 @@ def _words(plan: Plan, images: int) -> tuple[int, int, int, int]:
     else:
         sizes = rows * outputs, rows * parts * inputs, parts * g.w_shape[0] * inputs
     first, second, product = (plan.points * plan.point_words * size for size in sizes)
-    return first, second, product, parts * plan.maker.gradient_sums(plan)
+    maker = conv2d_pointwise if plan.pointwise else plan.maker
+    return first, second, product, parts * maker.gradient_sums(plan)
 
 
 def part_taps(geometry: Geometry, parts: Pair) -> Pair:

@@ -8,10 +8,12 @@ from typing import Any
 
 from kernels_numba.conv2d_geometry import Pair
 
+MULTIPLE = 4
 
-def padded(channels: int) -> int:
+
+def padded(channels: int, multiple: int = MULTIPLE) -> int:
     """Channels of a group in a spectrum: a multiple of four, so that they can be copied 16 bytes at a time."""
-    return -(-channels // 4) * 4
+    return -(-channels // multiple) * multiple
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,9 @@ class Source:
     part: int = 0
     """Which part of the filter this is for, of"""
     parts: int = 1
-    """so many, whose channels follow each other in the spectrum."""
+    """so many, whose channels follow each other in the spectrum, in each group, or,"""
+    multiple: int = MULTIPLE
+    """where groups have one channel and nothing fills them up (1), after those of all groups."""
 
     @property
     def dense(self) -> Pair:
@@ -101,22 +105,22 @@ class Source:
     @property
     def slots(self) -> int:
         """Channels of the spectrum."""
-        return self.groups * padded(self.channels)
+        return self.groups * padded(self.channels, self.multiple)
 
     @property
     def group_slots(self) -> int:
-        """Channels of a group in the spectrum, of all parts."""
-        return self.parts * padded(self.channels)
+        """Channels of the spectrum from group to group."""
+        return padded(self.channels, self.multiple) * (self.parts if self.multiple > 1 else 1)
 
     @property
     def row_slots(self) -> int:
         """Channels of the spectrum, of all parts."""
-        return self.groups * self.group_slots
+        return self.parts * self.slots
 
     @property
     def first_slot(self) -> int:
         """Where the channels of this part begin."""
-        return self.part * padded(self.channels)
+        return self.part * (padded(self.channels) if self.multiple > 1 else self.slots)
 
     def values(self, step: Pair, first_image: int, blocks: int) -> dict[str, Any]:
         """Arguments of a transform, of either kind, in so many blocks of channels."""
@@ -141,7 +145,7 @@ class Source:
             down=self.spread[0],
             across=self.spread[1],
             real_channels=self.channels,
-            padded_channels=padded(self.channels),
+            padded_channels=padded(self.channels, self.multiple),
             all_channels=self.slots,
             channel_blocks=blocks,
             row_slots=self.row_slots,
@@ -171,6 +175,8 @@ class Target:
     """Element of the array that is the first result."""
     first_point: int = 0
     """Point of the product's spectrum that is the first."""
+    multiple: int = MULTIPLE
+    """That channels of a group are filled up to."""
 
     @property
     def maps(self) -> int:
@@ -180,7 +186,7 @@ class Target:
     @property
     def slots(self) -> int:
         """Channels of the spectrum."""
-        return self.groups * padded(self.channels)
+        return self.groups * padded(self.channels, self.multiple)
 
     def values(self, first_image: int, blocks: int) -> dict[str, Any]:
         """Arguments of a transform back, of either kind, in so many blocks of channels."""
@@ -200,7 +206,7 @@ class Target:
             down=self.spread[0],
             across=self.spread[1],
             real_channels=self.channels,
-            padded_channels=padded(self.channels),
+            padded_channels=padded(self.channels, self.multiple),
             all_channels=self.slots,
             channel_blocks=blocks,
         )

@@ -248,8 +248,10 @@ def _linear() -> Iterator[tuple[Any, Any]]:
 def _conv2d() -> Iterator[tuple[Any, Any]]:
     """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps.
 
-    The gradient of the weights with images in groups too; and fp32: all of these but the dilated taps.
+    The gradient of the weights with images in groups too; and fp32: all of these but the dilated taps. Products of
+    depthwise layers and of their gradients in the weights.
     """
+    from kernels_numba import spectral_pointwise
     from kernels_numba.conv2d_dispatch import plans
     from kernels_numba.conv2d_geometry import Geometry
 
@@ -272,6 +274,9 @@ def _conv2d() -> Iterator[tuple[Any, Any]]:
                 found[step.spec] = step.family
         for step in plan.steps():
             found[step.spec] = step.family
+    for dtype in ("fp16", "fp32"):
+        found[spectral_pointwise.Spec(dtype, conjugate="right")] = spectral_pointwise
+        found[spectral_pointwise.Spec(dtype, True, "left")] = spectral_pointwise
     for spec, family in found.items():
         yield family, spec
 

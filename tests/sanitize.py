@@ -155,16 +155,17 @@ def multiply(impl: str, most: int) -> None:
 
 
 def convolve_images(dtype: str, *layers: dict) -> None:
-    """All passes of convolution layers: ``size`` of x, ``taps``, ``tile``, and what `conv2d` takes; in one go and, as
-    far as ``memory`` asks for it, in groups of images."""
+    """All passes of convolution layers: ``size`` of x, ``outputs``, ``taps``, ``tile``, and what `conv2d` takes; in one
+    go and, as far as ``memory`` asks for it, in groups of images."""
     kind = {"fp16": np.float16, "fp32": np.float32}[dtype]
     for given in layers:
         layer = dict(given)
         size, taps, memory = layer.pop("size"), layer.pop("taps", (5, 3)), layer.pop("memory", None)
+        outputs = layer.pop("outputs", 70)
         way = {"tile": layer.pop("tile", None), "impl": "fft"}
         groups = layer.get("groups", 1)
         x = _random(*size).astype(kind)
-        w = _random(70, size[1] // groups, *taps, seed=1).astype(kind)
+        w = _random(outputs, size[1] // groups, *taps, seed=1).astype(kind)
         held = {"dtype": dtype, "groups": groups, "terms": 4096}
         exact = reference.conv2d(x, w, **layer)
         dy = _random(*exact.shape, seed=2).astype(kind)
@@ -184,6 +185,7 @@ LAYERS: tuple[dict, ...] = (  # whole maps and tiles, groups, strides, dilation,
     {"size": (3, 6, 13, 15), "tile": (16, 16), "padding": 2, "memory": 1 << 20},
     {"size": (2, 35, 40, 50), "tile": (32, 48), "stride": (2, 1), "groups": 5},
     {"size": (1, 4, 60, 70), "tile": (64, 64), "dilation": 3},
+    {"size": (5, 40, 20, 24), "outputs": 40, "groups": 40, "memory": 1 << 20},
 )
 LARGE: tuple[dict, ...] = ({"size": (2, 3, 20, 80), "taps": (3, 66), "padding": (1, 2)},)
 

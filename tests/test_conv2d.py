@@ -188,6 +188,12 @@ def cases(draw: st.DrawFn) -> Case:
 @example(Case((3, 1, 1, 9), 2, (1, 5), images=2))
 @example(Case((1, 1, 1, 1), 1, (1, 1), stride=(3, 2), padding=(0, 1)))  # every result is of zeros
 @example(Case((3, 2, 9, 8), 5, (2, 3), "weight_gradient", images=2))
+@example(Case((2, 5, 13, 15), 5, (3, 5), padding=(1, 2), groups=5))  # depthwise
+@example(Case((2, 3, 9, 20), 3, (3, 4), "input_gradient", stride=(2, 2), groups=3, dtype="fp32"))
+@example(Case((3, 3, 9, 20), 3, (3, 4), "weight_gradient", groups=3, dilation=(2, 1), images=1))
+@example(Case((3, 2, 9, 8), 2, (2, 3), "weight_gradient", groups=2, images=2, dtype="fp32"))
+@example(Case((1, 2, 3, 68), 2, (2, 66), groups=2, tile=(16, 64), dtype="bf16"))
+@example(Case((2, 2, 3, 68), 2, (2, 66), "weight_gradient", groups=2, tile=(16, 64), dtype="fp32"))
 @example(Case((2, 3, 13, 15), 6, (3, 5), padding=(1, 2), dtype="fp32"))
 @example(
     Case((1, 4, 11, 13), 4, (4, 3), "input_gradient", padding=(2, 1), dilation=(2, 2), groups=2, dtype="fp32")

@@ -51,6 +51,7 @@ LAYERS = (
     Case((3, 12, 64, 64), 20, (11, 11), tile=(64, 64)),
     Case((2, 12, 90, 70), 18, (7, 7), tile=(64, 48), dilation=(2, 3), padding=(6, 9), groups=3),
     Case((2, 24, 31, 37), 24, (5, 5), tile=(32, 32), padding=(2, 2), groups=24),
+    Case((3, 70, 31, 37), 70, (5, 5), tile=(32, 32), padding=(2, 2), groups=70, dtype="fp32"),
     Case((40, 3, 50, 50), 64, (9, 9), tile=(48, 64)),
     Case((2, 5, 70, 64), 6, (40, 33), tile=(64, 64)),
     Case((1, 1, 1, 1), 1, (1, 1)),
@@ -79,14 +80,15 @@ def test_images_in_groups_give_the_same(case: Case) -> None:
     assert np.array_equal(run(case, data), run(case, data, memory=limit))
 
 
+@pytest.mark.parametrize("groups", (1, 8))
 @pytest.mark.parametrize("dtype", ("fp16", "fp32"))
 @pytest.mark.parametrize("which", PASSES)
-def test_memory_limit_is_obeyed(which: str, dtype: str) -> None:
+def test_memory_limit_is_obeyed(which: str, dtype: str, groups: int) -> None:
     """A pass in groups of images allocates no more than it was allowed, and is as right as the whole."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("PyTorch without CUDA")
-    case = Case((24, 8, 40, 40), 12, (5, 5), which, tile=(32, 32), dtype=dtype)
+    case = Case((24, 8, 40, 40), 8, (5, 5), which, tile=(32, 32), dtype=dtype, groups=groups)
     whole = case.plan
     limit = whole.bytes // 2
     data = {name: torch.from_numpy(x).cuda() for name, x in case.data().items()}
@@ -101,7 +103,9 @@ def test_memory_limit_is_obeyed(which: str, dtype: str) -> None:
     torch.cuda.synchronize()
     assert 0 < torch.cuda.max_memory_allocated() - before <= limit
     a, b = (case.data()[name] for name in OPERANDS[which])
-    reference.check_conv2d(out.cpu().numpy(), result, a, b, which=which, dtype=dtype, terms=case.terms)
+    reference.check_conv2d(
+        out.cpu().numpy(), result, a, b, which=which, dtype=dtype, groups=groups, terms=case.terms
+    )
 
 
 def test_kept_spectrum() -> None:

@@ -98,6 +98,20 @@ def test_far_points() -> None:
     assert counters.global_read_bytes["f"] == 3 * 31 * 8
 
 
+def test_point_rows() -> None:
+    spec = KERNELS["point_rows"]
+    data = data_for(spec)
+    out, counters = run_cpu(spec, data)
+    places = 2 * (np.arange(32) + STRIDE * np.arange(3)[:, None])[..., None] + np.arange(2)
+    points = data.f[2 * FAR + places]
+    points[2], points[:, 5] = 0, 0
+    assert np.array_equal(registers(out, 6), points.transpose(0, 2, 1).reshape(6, 32))
+    stored = out[1000 + places]
+    assert np.isnan(stored[2]).all() and np.isnan(stored[:, 5]).all()
+    assert np.array_equal(np.nan_to_num(stored), points)
+    assert counters.global_read_bytes == {"f": 2 * 31 * 8}
+
+
 @pytest.mark.parametrize("conjugate", ("", "left", "right"))
 def test_add_point_products(conjugate: str) -> None:
     spec = KERNELS["add_point_products" + (f":{conjugate}" if conjugate else "")]

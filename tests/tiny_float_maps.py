@@ -121,6 +121,21 @@ def far_points(tile: Any) -> Callable:
     return kernel
 
 
+@tiny("point_rows")
+def point_rows(tile: Any) -> Callable:
+    """Two of three rows of points of each lane but 5, and back."""
+    load, store, cast = tile.load_point_rows(3), tile.store_point_rows(3), tile.as_floats(6)
+    put, lane, small, int64 = _put(tile, 6), tile.lane, tile.small, tile.int64
+
+    def kernel(h, f, w, out, n, d):
+        index = small(lane())
+        x = cast(load(f, FAR + index, STRIDE, 2, index != 5))
+        put(out, int64(0), small(1), index, x)
+        store(out, 500 + index, STRIDE, 2, index != 5, x)
+
+    return kernel
+
+
 @tiny("add_point_products", "add_point_products:left", "add_point_products:right")
 def add_point_products(tile: Any, conjugate: str = "") -> Callable:
     """Two rows, three columns, two steps."""

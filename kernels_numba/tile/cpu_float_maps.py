@@ -20,6 +20,8 @@ class CpuFloatMaps:
     """Operations on maps of float32; :class:`kernels_numba.tile.cpu_vocabularies.CpuFloatLayers` inherits them."""
 
     machine: Machine
+    dtype: str
+    half: np.dtype
 
     def _read(self, source: Buffer, where: NDArray, width: int) -> NDArray:
         """[width, places]."""
@@ -81,6 +83,40 @@ class CpuFloatMaps:
             keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
             for i in range(count):
                 self._write(target, 2 * (_lanes(at) + i * int(stride))[keep], values[:, i, keep])
+
+        return put
+
+    def load_point_rows(self, count: int) -> Callable:
+        """Points of words, in their dtype, as float32."""
+        width = 2 if self.dtype == "fp32" else 1
+
+        def load(source: Buffer, at: Any, stride: Any, rows: Any, valid: Any) -> Fragment:
+            out = np.zeros((count, 2, WARP), np.float32)
+            for i in range(count):
+                keep = np.broadcast_to(np.asarray(valid, bool), (WARP,)) & (i < _lanes(rows))
+                words = self._read(source, width * (_lanes(at) + i * int(stride))[keep], width)
+                if width == 1:
+                    halves = np.ascontiguousarray(words[0]).view(self.half).reshape(-1, 2)
+                    out[i, :, keep] = halves.astype(np.float32)
+                else:
+                    out[i, :, keep] = words.view(np.float32).T
+            return out.view(np.int32).reshape(2 * count, WARP)
+
+        return load
+
+    def store_point_rows(self, count: int) -> Callable:
+        """The reverse, rounded."""
+        width = 2 if self.dtype == "fp32" else 1
+
+        def put(target: Buffer, at: Any, stride: Any, rows: Any, valid: Any, c: Fragment) -> None:
+            values = c.reshape(count, 2, WARP)
+            for i in range(count):
+                keep = np.broadcast_to(np.asarray(valid, bool), (WARP,)) & (i < _lanes(rows))
+                where = width * (_lanes(at) + i * int(stride))[keep]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    points = np.ascontiguousarray(values[i][:, keep].T)
+                    words = points.view(np.int32) if width == 2 else points.astype(self.half).view(np.int32)
+                self._write(target, where, words.view(target.data.dtype).T)
 
         return put
 

@@ -21,6 +21,10 @@ from kernels_numba.tile.points import PRODUCT_TERMS
 class GpuFloatMaps:
     """Operations on maps of float32; :class:`kernels_numba.tile.gpu_vocabularies.GpuFloatLayers` inherits them."""
 
+    dtype: str
+    round_pair: Any
+    _widen: Any
+
     def load_map_columns(self, rows: int, second: int, *, spread: bool = False) -> Any:
         """Two columns of an image: ``op(source, base, pitch, row, column, height, width, down, across)``.
 
@@ -138,6 +142,77 @@ class GpuFloatMaps:
                     address = global_pointer(builder, pointer, builder.shl(at, ir.Constant(I64, 1)), F32)
                     parts = [values[i], values[count + i]]
                     asm(builder, VOID, [address, *parts, ok], text, "l,f,f,r,~{memory}", effect=True)
+                    at = builder.add(at, stride)
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return put
+
+    def load_point_rows(self, count: int) -> Any:
+        """``op(source, at, stride, rows, valid)``: points ``at + i stride`` of words, in their dtype, as float32.
+
+        Interleaved, as words; zeros where not valid or ``i`` is not below ``rows``.
+        """
+        half = self.dtype != "fp32"
+        text = (
+            "{.reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1];}"
+            if half
+            else "{.reg .pred p; setp.ne.b32 p, $3, 0; mov.b32 $0, 0; mov.b32 $1, 0; "
+            "@p ld.global.v2.b32 {$0, $1}, [$2];}"
+        )
+        pair = ir.LiteralStructType([I32, I32])
+
+        @intrinsic
+        def load(typing_context, source, at, stride, rows, valid):
+            result = types.UniTuple(types.int32, 2 * count)
+
+            def codegen(context, builder, signature, args):
+                pointer, at, stride, rows, valid = args
+                found: list = []
+                for i in range(count):
+                    inside = builder.icmp_signed(">", rows, ir.Constant(I64, i))
+                    ok = builder.zext(builder.and_(inside, valid), I32)
+                    place = at if half else builder.shl(at, ir.Constant(I64, 1))
+                    address = global_pointer(builder, pointer, place, I32)
+                    if half:
+                        word = asm(builder, I32, [address, ok], text, "=&r,l,r,~{memory}", effect=True)
+                        found += [builder.bitcast(x, I32) for x in self._widen(builder, word)]
+                    else:
+                        both = asm(builder, pair, [address, ok], text, "=&r,=&r,l,r,~{memory}", effect=True)
+                        found += unpack(builder, both, 2)
+                    at = builder.add(at, stride)
+                return pack_tuple(context, builder, signature.return_type, found)
+
+            return result(source, types.int64, types.int64, types.int64, types.boolean), codegen
+
+        return load
+
+    def store_point_rows(self, count: int) -> Any:
+        """``op(target, at, stride, rows, valid, c)``: the reverse, of float32; rounded to the dtype."""
+        half = self.dtype != "fp32"
+        text = (
+            "{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b32 [$0], $1;}"
+            if half
+            else "{.reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.v2.f32 [$0], {$1, $2};}"
+        )
+
+        @intrinsic
+        def put(typing_context, target, at, stride, rows, valid, c):
+            signature = types.void(target, types.int64, types.int64, types.int64, types.boolean, c)
+
+            def codegen(context, builder, signature, args):
+                pointer, at, stride, rows, valid, value = args
+                values = unpack(builder, value, 2 * count)
+                for i in range(count):
+                    inside = builder.icmp_signed(">", rows, ir.Constant(I64, i))
+                    ok = builder.zext(builder.and_(inside, valid), I32)
+                    place = at if half else builder.shl(at, ir.Constant(I64, 1))
+                    address = global_pointer(builder, pointer, place, I32)
+                    parts = values[2 * i :][:2]
+                    operands = [address, self.round_pair(builder, *parts)] if half else [address, *parts]
+                    kinds = "l,r,r,~{memory}" if half else "l,f,f,r,~{memory}"
+                    asm(builder, VOID, [*operands, ok], text, kinds, effect=True)
                     at = builder.add(at, stride)
                 return context.get_dummy_value()
 
