@@ -64,6 +64,22 @@ def test_long_causal_in_single_precision() -> None:
     torch_cases.check(o, y, "causal", order=4, points=131072)
 
 
+def test_long_convolutions_share_workspaces() -> None:
+    """Steps with a filter each allocate none after the first, and all can be freed."""
+    from kernels_numba.workspace import allocated
+
+    forget_spectra()
+    before = allocated(0)
+    o = operands((2, 2, 65536), 65536, "plain", torch.float16, device="cuda")
+    held = []
+    for _ in range(3):
+        fftconv(o.u, o.k, mode="causal").backward(o.dy)
+        held.append(allocated(0) - before)
+    assert held[0] > 0 and len(set(held)) == 1
+    forget_spectra()
+    assert allocated(0) == before
+
+
 def test_gaps_and_overlaps_are_copied() -> None:
     o = operands((4, 6, 256), 256, "both", torch.float16, device="cuda")
     y = fftconv(o.u, o.k, mode="causal", **o.gates)
