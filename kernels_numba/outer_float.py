@@ -60,7 +60,7 @@ def _forward(tile: Any, spec: Spec) -> Any:
     turn_within, turn_row = _turns(tile, spec)
     put, put_rows = tile.store_strided(factor), tile.store_rows(factor)
     load_places = tile.load_global(factor, 4)
-    barrier, opaque = tile.barrier, tile.opaque
+    barrier, opaque, load_mark, at_marks = tile.barrier, tile.opaque, tile.load_float, spec.n1
     per_block = warps if single else 1
 
     def kernel(u, pre, tables, places, z, pairs, batch, channels, group, length):
@@ -105,6 +105,11 @@ def _forward(tile: Any, spec: Spec) -> Any:
                 j = w
                 end = small(opaque(a // together))
                 while j < end:
+                    if sparse:  # no row of these ka is kept
+                        at = small(at_marks + j * together)
+                        if load_mark(places, at) + load_mark(places, at + together - 1) == 0:
+                            j = small(j + warps)
+                            continue
                     i = small(j * together + upper)
                     x = dft_second(get_points(small(2 * row_step * i + point)))
                     x = turn_within(x, tables, at_within + 4 * column)
@@ -134,7 +139,7 @@ def _inverse(tile: Any, spec: Spec) -> Any:
         *(tile.small, tile.int64, tile.divide),
         *(tile.lane, tile.warp, tile.block),
     )
-    get, get_rows = tile.load_strided(factor), tile.load_rows(factor)
+    get, get_rows, nothing = tile.load_strided(factor), tile.load_rows(factor), tile.zeros(2 * factor)
     load_places = tile.load_global(factor, 4)
     turn_within, turn_row = _turns(tile, spec)
     dft_last = tile.dft_points(factor, 1, inverse=True)
@@ -152,7 +157,7 @@ def _inverse(tile: Any, spec: Spec) -> Any:
     store_first, store_second = (
         tile.store_kind(constants, first, spec.io, guarded=guarded) for first in (0, spec.live)
     )
-    barrier, opaque = tile.barrier, tile.opaque
+    barrier, opaque, load_mark, at_marks = tile.barrier, tile.opaque, tile.load_float, spec.n1
     per_block = warps if single else 1
 
     def kernel(z, post, tables, places, scales, y, pairs, batch, channels, group, length):
@@ -189,6 +194,12 @@ def _inverse(tile: Any, spec: Spec) -> Any:
                 end = small(opaque(a // together))
                 while j < end:
                     i = small(j * together + upper)
+                    if sparse:  # no row of these ka is kept
+                        at = small(at_marks + j * together)
+                        if load_mark(places, at) + load_mark(places, at + together - 1) == 0:
+                            put_points(small(2 * row_step * i + point), nothing())
+                            j = small(j + warps)
+                            continue
                     if sparse:
                         x = get_rows(z, source, load_places(places, factor * i, 4))
                     else:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.outer_spec import marks_of_rows
+
 TUNED: dict[int, tuple[int, int, int]] = {
     16: (32, 4, 6),
     32: (32, 4, 4),
@@ -138,12 +140,16 @@ def operand_key(spec: Spec, rows: tuple[int, ...] = ()) -> tuple:
 
 
 def operands(a: int, b: int, n2: int, rows: tuple[int, ...] = ()) -> tuple[NDArray, NDArray[np.int32]]:
-    """The twiddles, and where the rows are in the intermediate, [d, F] (negative: nowhere), in points."""
+    """The twiddles, and where the rows are in the intermediate, [d, F] (negative: nowhere), in points; and marks.
+
+    The marks are `outer_spec.marks_of_rows`.
+    """
     factor, apart = (b, a) if b > 1 else (a, 1)
     places = np.full(a * b, -1, np.int32)
     kept = np.array(rows or range(a * b))
     places[kept] = n2 * np.arange(kept.size)
-    return tables(a, b, n2), np.ascontiguousarray(places.reshape(factor, apart).T).reshape(-1)
+    by_group = np.ascontiguousarray(places.reshape(factor, apart).T).reshape(-1)
+    return tables(a, b, n2), np.concatenate([by_group, marks_of_rows(a, tuple(kept)).view(np.int32)])
 
 
 def min_blocks(spec: Spec) -> int:

@@ -50,12 +50,8 @@ def build_forward(tile: Any, spec: Spec) -> Any:
     store_real = tile.store_pieces(rounded_pieces(runs, n2, 0), 8, guarded=False)
     store_imaginary = tile.store_pieces(rounded_pieces(runs, n2, outputs), 8, guarded=False)
     # Where some rows are left out, each row group of a lane has its place from a table.
-    sparse, kept, at_places, load_place = (
-        spec.kept > 0,
-        spec.rows_kept,
-        constant_words(spec),
-        tile.load_global(1, 1),
-    )
+    sparse, kept, at_places = spec.kept > 0, spec.rows_kept, constant_words(spec)
+    load_place, load_mark, at_marks = tile.load_global(1, 1), tile.load_float, at_places + spec.n1
     put_real = tile.store_pieces(group_pieces(runs, 0), 8, guarded=True)
     put_imaginary = tile.store_pieces(group_pieces(runs, outputs), 8, guarded=True)
     below = 8 * (1 if single else a)  # from a row group to the next
@@ -175,6 +171,10 @@ def build_forward(tile: Any, spec: Spec) -> Any:
                 i = w
                 end = small(opaque(a))
                 while i < end:
+                    if sparse:  # no row of this ka is kept
+                        if load_mark(words, at_marks + i) == 0:
+                            i = small(i + warps)
+                            continue
                     x = dft_second(f2, to_operand(load_rows(from_row + i * group_words)))
                     up_row = small(i + a * g)
                     special_row = small(i + a * mirror)

@@ -36,12 +36,8 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
     pieces, read = strip_pieces(spec, first, n2 if single else a * n2)
     gather = tile.gather(pieces, read, strip // 8, guarded=False)
     # Where some rows are left out, each row of a lane has its place from a table.
-    sparse, kept, at_places, load_place = (
-        spec.kept > 0,
-        spec.rows_kept,
-        constant_words(spec),
-        tile.load_global(1, 1),
-    )
+    sparse, kept, at_places = spec.kept > 0, spec.rows_kept, constant_words(spec)
+    load_place, load_mark, at_marks = tile.load_global(1, 1), tile.load_float, at_places + spec.n1
     listed, part = listed_pieces(spec)
     gather_listed, next_row = tile.gather(listed, part, strip // 8, guarded=True), 4 * (1 if single else a)
     widen, join = tile.widen(2 * read), tile.join
@@ -68,6 +64,7 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
     at_second = first * first // 2
     at_turns = at_second + a * a // 2
     order_words, pack_words, put = exchange(tile, spec, first)
+    nothing = tile.select_or_zero((-1,) * (first * strip // 32))
     load_turns, turn_rows = tile.load_global(first // 4, 2), tile.turn_rows(first // 8, 2 * tiles)
     load_rows, to_operand = matrices(tile, spec, a)
     load_second = tile.load_global(a * a // 64, 4)
@@ -160,6 +157,13 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
                 end = small(opaque(a))
                 while i < end:
                     k = small(i + a * t)
+                    if sparse:  # no row of this ka is kept
+                        if load_mark(words, at_marks + i) == 0:
+                            here = small(i * row_words)
+                            zeros = nothing(load_place(words, at_places + t, 0))
+                            put(up_at + here, special_at + here, down_at + here, here, zeros)
+                            i = small(i + warps)
+                            continue
                     if sparse:
                         o0 = small(load_place(words, at_places + k, 0)[0] * n2 + at)
                         o1 = small(load_place(words, at_places + k + next_row, 0)[0] * n2 + at)

@@ -192,13 +192,23 @@ def operand_key(spec: Spec, rows: tuple[int, ...] = ()) -> tuple:
 def operands(
     a: int, b: int, dtype: str, inverse: bool, rows_in: int, rows: tuple[int, ...] = ()
 ) -> tuple[NDArray[np.int32], ...]:
-    """The constant buffer: the constants, and where each row is in the intermediate (after its end: nowhere)."""
+    """The constant buffer: the constants, where each row is in the intermediate (after its end: nowhere), and marks.
+
+    The marks, float32, say for each ka whether any row of it is there.
+    """
     words = constants(a, b, dtype, inverse, rows_in)
     if not rows:
         return (words,)
     places = np.full(a * b, len(rows), np.int32)
     places[list(rows)] = np.arange(len(rows))
-    return (np.concatenate([words, places]),)
+    return (np.concatenate([words, places, marks_of_rows(a, rows).view(np.int32)]),)
+
+
+def marks_of_rows(a: int, rows: tuple[int, ...]) -> NDArray[np.float32]:
+    """[A]: 1 where a row k1 = ka + A kb is kept for any kb, else 0."""
+    marks = np.zeros(a, np.float32)
+    marks[np.array(rows) % a] = 1
+    return marks
 
 
 def min_blocks(spec: Spec) -> int:
