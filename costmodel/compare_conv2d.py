@@ -51,11 +51,14 @@ def costs_of(row: Row) -> tuple[Tiles, list[Any]]:
     batch, inputs, outputs, size, taps = (int(case[key]) for key in ("S", "Cin", "Cout", "n", "k"))
     geometry = Geometry.of((batch, inputs, size, size), (outputs, inputs, taps, taps))
     tile = (int(named[1]), int(named[2]))
-    (plan,) = plans(geometry, conv2d.PASSES[str(case["pass"])], row.dtype, tile=tile)
-    found = costs(plan)
+    named = re.search(r"filter in (\d+)x(\d+) parts", row.note)
+    parts = (int(named[1]), int(named[2])) if named else (1, 1)
+    found = plans(geometry, conv2d.PASSES[str(case["pass"])], row.dtype, tile=tile)
+    (plan,) = (plan for plan in found if plan.parts == parts)
+    launches = costs(plan)
     if row.provider_variant == KEPT:
-        found = [cost for cost in found if cost.name != "transform of x"]
-    return Tiles(tile), found
+        launches = [cost for cost in launches if cost.name != "transform of x"]
+    return Tiles(tile), launches
 
 
 def compare(gpu: str | GPU, *, folder: Path | None = None) -> Comparison:

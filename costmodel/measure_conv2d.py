@@ -43,6 +43,8 @@ LAYERS = (
     (128, 384, 384, 13, 3),
 )
 """(S, Cin, Cout, n, k): layers for which speed is asked for, and those of convnet-benchmarks."""
+LARGE = (16, 64, 64, 128, 65)
+"""(S, Cin, Cout, n, k): a filter that no tile has room for."""
 DEPTHWISE = ((128, 96, 32, 3), (128, 96, 32, 7), (64, 96, 56, 7), (64, 96, 64, 31))
 """(S, C, n, k): layers with a filter for each channel, as providers ``ours:depthwise``, ``cudnn:depthwise``."""
 SWEEP = {3: (3, 5, 7), 64: (3, 5, 7), 96: (3, 5), 128: (3, 5, 7), 384: (5, 7)}
@@ -136,6 +138,8 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         for k in SWEEP[inputs]:
             if k != taps:
                 yield Case(batch, inputs, outputs, size, k, "fprop", "fp32")
+    for name in PASSES:
+        yield Case(*LARGE, name)
     for batch, channels, size, taps in DEPTHWISE:
         for name in PASSES:
             yield Case(batch, channels, channels, size, taps, name, groups=channels)
@@ -211,6 +215,8 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row,
         text = f"{text}; groups = {case.groups}" if case.groups > 1 else text
         return Row(OP, case.name, case.dtype, case.provider(name), *values, error, *stamp, text), limit
 
+    if plan.part_count > 1:
+        note += "; filter in {}x{} parts".format(*plan.parts)
     calls, result = _ours(case, data, torch, kept=False)
     yield measured("ours", calls, result, note, bound)
     if case.name_of_pass == "accgrad" and case.groups == 1:
