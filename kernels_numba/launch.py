@@ -197,23 +197,31 @@ class LoadedKernel:
                 stream = streams[handle] = driver.CUstream(handle)
             return launch(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
 
-        def start_early(handle: int) -> Any:
+        def start_with(handle: int) -> Any:
             config = streams.get(handle)
             if config is None:
                 config = streams[handle] = driver.CUlaunchConfig()
                 config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
                 config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
                 config.sharedMemBytes, config.hStream = shared_bytes, driver.CUstream(handle)
-                attribute = driver.CUlaunchAttribute()
-                attribute.id = (
-                    driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-                )
-                attribute.value.programmaticStreamSerializationAllowed = 1
-                config.attrs, config.numAttrs = [attribute], 1
+                config.attrs, config.numAttrs = attributes, len(attributes)
             return launch_ex(config, function, parameters, 0)[0]
 
+        attributes, kinds = [], driver.CUlaunchAttributeID
+        if overlap:
+            early = driver.CUlaunchAttribute()
+            early.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(early)
+        cluster = getattr(self.spec, "cluster", 1)
+        if cluster > 1:
+            together = driver.CUlaunchAttribute()
+            together.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size = together.value.clusterDim
+            size.x, size.y, size.z = cluster, 1, 1
+            attributes.append(together)
         launch, launch_ex = driver.cuLaunchKernel, driver.cuLaunchKernelEx
-        return (start_early if overlap else start), success, no_context
+        return (start_with if attributes else start), success, no_context
 
     def describe(self, grid: int) -> str:
         """What a failing launch says of itself."""

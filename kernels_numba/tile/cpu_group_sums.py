@@ -61,7 +61,7 @@ class CpuGroupSums:
             a, b = read(0, mine, 1), read(1, int(right), GROUP_WARPS)
             self._count_mma(1, columns // 8, k_tiles)
             total = np.empty((16, columns), np.float32)
-            total[rows, across] = _by_row_groups(c).reshape(-1, 2, WARP).transpose(0, 2, 1)
+            total[rows, across] = by_row_groups(c).reshape(-1, 2, WARP).transpose(0, 2, 1)
             with np.errstate(invalid="ignore", over="ignore"):
                 for k in range(0, deep, 16):
                     total = total + a[:, k : k + 16] @ b[:, k : k + 16].T
@@ -89,15 +89,15 @@ class CpuGroupSums:
         return wait
 
     # ---- results -------------------------------------------------------------------------------------------
-    def store_group(self, columns: int, halves: int) -> Callable:
+    def store_group(self, columns: int, halves: int, spacing: int = 1) -> Callable:
         """Accumulators of a warp, rounded, to a row-major matrix."""
-        return self._store(columns, halves, turned=False)
+        return self._store(columns, halves, spacing, turned=False)
 
-    def store_group_turned(self, columns: int, halves: int) -> Callable:
+    def store_group_turned(self, columns: int, halves: int, spacing: int = 1) -> Callable:
         """The same to the transposed matrix."""
-        return self._store(columns, halves, turned=True)
+        return self._store(columns, halves, spacing, turned=True)
 
-    def _store(self, columns: int, halves: int, *, turned: bool) -> Callable:
+    def _store(self, columns: int, halves: int, spacing: int, *, turned: bool) -> Callable:
         tiles = columns // 8
 
         def put(target: Buffer, at: Any, stride: Any, rows: Any, columns: Any, c: Fragment) -> None:
@@ -117,7 +117,7 @@ class CpuGroupSums:
                     down, right = (8 * j, 8 * y) if turned else (8 * y, 8 * j)
                     for e in range(0, 2, halves):
                         keep = (_lanes(rows) > down) & (_lanes(columns) > right + e)
-                        where = (_lanes(at) + down * int(stride) + right + e)[keep]
+                        where = (_lanes(at) + down * int(stride) + spacing * (right + e))[keep]
                         target.check(where, halves)
                         for h in range(halves):
                             self._put(target, where + h, blocks[j, y, e + h, keep])
@@ -125,6 +125,6 @@ class CpuGroupSums:
         return put
 
 
-def _by_row_groups(c: Fragment) -> Fragment:
+def by_row_groups(c: Fragment) -> Fragment:
     """Accumulators [column tile, row group, 2] as [row group, column tile, 2]."""
     return c.reshape(-1, 2, 2, WARP).transpose(1, 0, 2, 3).reshape(-1, WARP)

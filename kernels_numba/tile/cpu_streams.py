@@ -21,6 +21,7 @@ class CpuStreams:
     machine: Machine
     half: np.dtype
     copy_async: Callable
+    _copy: Callable
 
     # ---- loads ---------------------------------------------------------------------------------------------
     def load_chunks(self, pieces: Any, *, guarded: bool, stream: bool) -> Callable:
@@ -55,7 +56,7 @@ class CpuStreams:
         return made
 
     def load_pairs(self, order: tuple[tuple[int, int, int], ...]) -> Callable:
-        """Pairs of halves from any address, near or far, zeros from the limits on."""
+        """Pairs of halves from any address, near or far, zeros below 0 and from the limits on."""
 
         def load(
             source: Buffer, near: Any, near_limit: Any, far: Any, far_limit: Any, offsets: Any
@@ -65,7 +66,7 @@ class CpuStreams:
                 at, limit = ((near, near_limit), (far, far_limit))[side]
                 for e in range(2):
                     index = _lanes(at) + constant + e
-                    keep = index < _lanes(limit)
+                    keep = (index >= 0) & (index < _lanes(limit))
                     where = (_lanes(offsets[which]) + index)[keep]
                     source.check(where, 1)
                     out[register, keep, e] = source.data[where]
@@ -90,16 +91,54 @@ class CpuStreams:
 
         return load
 
-    def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool) -> Callable:
+    def copy_rows(
+        self, count: int, shared_step: int, row_step: int, *, guarded: bool, partial: bool = False
+    ) -> Callable:
         """Asynchronous copies of 16 bytes, a row apart."""
-        copy = self.copy_async(CHUNK)
+        copy = self._copy_parts if partial else self.copy_async(CHUNK)
 
         def copies(to: Any, source: Buffer, at: Any, stride: Any, rows: Any, valid: Any) -> None:
             for i in range(count):
-                inside = (_lanes(rows) > i * row_step) & np.asarray(valid, bool) if guarded else True
-                copy(_lanes(to) + i * shared_step, source, _lanes(at) + i * int(stride), inside)
+                inside: Any = True
+                if guarded:
+                    inside = (_lanes(rows) > i * row_step) & (np.asarray(valid) > 0)
+                place = _lanes(to) + i * shared_step, source, _lanes(at) + i * int(stride)
+                copy(*place, np.where(inside, valid, 0) if partial else inside)
 
         return copies
+
+    def _copy_parts(self, to: Any, source: Buffer, offset: NDArray, elements: NDArray) -> None:
+        """The first ``elements`` of eight, from an aligned place on, then zeros."""
+        there = np.clip(_lanes(elements), 0, CHUNK)
+        some = there > 0
+        source.check(offset[some], 1)
+        source.check((offset + there - 1)[some], 1)
+        if ((source.data.ctypes.data + 2 * offset[some]) % (2 * CHUNK)).any():
+            raise KernelError(f"buffer {source.name!r}: a copy of 16 bytes is not aligned to its size")
+        values = np.zeros((WARP, CHUNK), np.int16)
+        for lane in np.flatnonzero(some):
+            values[lane, : there[lane]] = source.data[offset[lane] : offset[lane] + there[lane]]
+        self.machine.counters.add_bytes("global_read_bytes", source.name, 2 * int(there.sum()))
+        self._copy(to[:, None] + np.arange(CHUNK), values, synchronous=False)
+
+    def clear_halves(self, count: int, shared_step: int, most: int) -> Callable:
+        """Zeros to some half elements of shared memory."""
+
+        def clear(at: Any, elements: Any) -> None:
+            machine = self.machine
+            places, wanted = _lanes(at), _lanes(elements)
+            for i in range(count):
+                for e in range(most):
+                    lanes = np.flatnonzero(wanted > e)
+                    if lanes.size:
+                        index = places[lanes] + e + i * shared_step
+                        words = (machine.warp, index >> 1, lanes, machine.epoch)
+                        machine.shared.begin_write(*words, single_halves=True)
+                        machine.shared.halves[index] = 0
+                        machine.shared.finish_write(machine.warp, index >> 1, machine.epoch)
+                        machine.counters.shared_written_bytes += 2 * lanes.size
+
+        return clear
 
     # ---- results -------------------------------------------------------------------------------------------
     def _put(self, target: Buffer, where: NDArray, values: NDArray) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernels_numba.tile.cpu import CpuTile
 from kernels_numba.tile.cpu_bins import CpuBins
+from kernels_numba.tile.cpu_clusters import CpuClusters
 from kernels_numba.tile.cpu_filter import CpuFilter
 from kernels_numba.tile.cpu_float import CpuFloat
 from kernels_numba.tile.cpu_float_maps import CpuFloatMaps
@@ -28,7 +29,7 @@ class CpuFloats(CpuSamples, CpuBins, CpuReal, CpuFloat, CpuFilter, CpuTaps, CpuT
     """For fp32 convolutions, the transforms of filters, and short filters."""
 
 
-class CpuLinear(CpuGroupSums, CpuProducts, CpuStreams, CpuTile):
+class CpuLinear(CpuClusters, CpuGroupSums, CpuProducts, CpuStreams, CpuTile):
     """For linear layers."""
 
 

@@ -34,6 +34,15 @@ SWIZZLED = 1 << 30 | SLAB_ALIGNMENT >> 4
 """High half of a descriptor: 128-byte swizzle, and how far apart groups of 8 rows are, in units of 16 bytes."""
 
 
+def slab_place(builder: Any, word: Any) -> Any:
+    """Low half of the descriptor of a slab: where it begins, in units of 16 bytes."""
+    address = shared_address(builder, word)
+    builder.module.globals[SHARED_SYMBOL].align = SLAB_ALIGNMENT
+    place = builder.and_(builder.lshr(address, ir.Constant(I32, 4)), ir.Constant(I32, 0x3FFF))
+    # The stride along the contraction is not used with this swizzle.
+    return builder.or_(place, ir.Constant(I32, 1 << 16))
+
+
 class GpuGroupSums:
     """Running sums of warpgroups; the vocabulary of linear layers inherits them."""
 
@@ -68,13 +77,7 @@ class GpuGroupSums:
 
             def codegen(context, builder, signature, args):
                 sums = unpack(builder, args[0], count)
-                places = []
-                for word in args[1:]:
-                    address = shared_address(builder, word)
-                    builder.module.globals[SHARED_SYMBOL].align = SLAB_ALIGNMENT
-                    # Units of 16 bytes; the stride along the contraction is not used with this swizzle.
-                    place = builder.and_(builder.lshr(address, ir.Constant(I32, 4)), ir.Constant(I32, 0x3FFF))
-                    places.append(builder.or_(place, ir.Constant(I32, 1 << 16)))
+                places = [slab_place(builder, word) for word in args[1:]]
                 value = asm(
                     builder,
                     ir.LiteralStructType([F32] * count),
@@ -115,24 +118,24 @@ class GpuGroupSums:
 
         return wait
 
-    def store_group(self, columns: int, halves: int) -> Any:
+    def store_group(self, columns: int, halves: int, spacing: int = 1) -> Any:
         """``op(target, at, stride, rows, columns, c)``: accumulators of a warp, rounded, to a row-major matrix.
 
         c as `group_mma_add` has it. ``at`` is the place of the lane's own first element, ``rows`` and ``columns`` are
         how many there are from it on: what lies beyond is not written. ``halves`` (2 or 1) elements go in one
-        instruction.
+        instruction. Columns are ``spacing`` elements apart (1 if several go together).
         """
-        return self._store(columns, halves, turned=False)
+        return self._store(columns, halves, spacing, turned=False)
 
-    def store_group_turned(self, columns: int, halves: int) -> Any:
+    def store_group_turned(self, columns: int, halves: int, spacing: int = 1) -> Any:
         """As `store_group`, to the transposed matrix: ``op(target, at, stride, rows, columns, c)``.
 
         Column c of the accumulators is row c of the target. Lane 4 g + t has row g and columns 2 t, 2 t + 1 of each
         8 x 8 block of the target (``movmatrix``); ``rows`` and ``columns`` are the target's.
         """
-        return self._store(columns, halves, turned=True)
+        return self._store(columns, halves, spacing, turned=True)
 
-    def _store(self, columns: int, halves: int, *, turned: bool) -> Any:
+    def _store(self, columns: int, halves: int, spacing: int, *, turned: bool) -> Any:
         count, tiles = columns // 2, columns // 8
         pack = self.ptx["pack"]
         # (register pair, rows and columns from the lane's own place)
@@ -165,7 +168,7 @@ class GpuGroupSums:
                     for e in range(0, 2, halves):
                         here = builder.icmp_signed(">", columns, ir.Constant(I64, right + e))
                         ok = builder.zext(builder.and_(inside, here), I32)
-                        place = f"[$0+{2 * (right + e)}]"
+                        place = f"[$0+{2 * spacing * (right + e)}]"
                         if halves == 2:
                             store = f"@p st.global.b32 {place}, $1;}}"
                         else:

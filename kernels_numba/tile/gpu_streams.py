@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
+from kernels_numba.tile.gpu_copies import CHUNK, GpuCopies
 from kernels_numba.tile.gpu_emit import (
     F32,
     I16,
@@ -19,22 +20,18 @@ from kernels_numba.tile.gpu_emit import (
     global_pointer,
     pack_tuple,
     shared_address,
-    shared_address_of_half,
     statement,
     unpack,
 )
 
 # (which offset, constant in chunks, four registers): see load_chunks.
 ChunkPieces = tuple[tuple[int, int, tuple[int, ...]], ...]
-CHUNK = 8
-"""Half elements of a chunk: 16 bytes, the widest load of a lane."""
-
 FOUR = ir.LiteralStructType([I32] * 4)
 STREAM = "ld.global.nc.L1::no_allocate.v4.b32"
 KEEP = "ld.global.v4.b32"
 
 
-class GpuStreams:
+class GpuStreams(GpuCopies):
     """Streaming operations of the vocabulary; :class:`kernels_numba.tile.gpu.GpuTile` inherits them."""
 
     ptx: dict[str, str]
@@ -117,7 +114,7 @@ class GpuStreams:
         """``op(source, near, near_limit, far, far_limit, offsets)``: pairs of halves from any address.
 
         Register (which, side, constant) holds the halves ``i`` and ``i + 1`` after the offset that ``which`` names,
-        ``i`` the constant beyond near (side 0) or far (1); those not below that side's limit are zeros.
+        ``i`` the constant beyond near (side 0) or far (1); those below 0 or not below that side's limit are zeros.
         """
 
         @intrinsic
@@ -131,8 +128,8 @@ class GpuStreams:
                     at, limit = ((near, near_limit), (far, far_limit))[side]
                     at = builder.add(at, ir.Constant(I64, constant))
                     oks = [
-                        builder.zext(
-                            builder.icmp_signed("<", builder.add(at, ir.Constant(I64, e)), limit), I32
+                        builder.zext(  # below 0 is beyond all limits, unsigned
+                            builder.icmp_unsigned("<", builder.add(at, ir.Constant(I64, e)), limit), I32
                         )
                         for e in range(2)
                     ]
@@ -186,46 +183,6 @@ class GpuStreams:
             return result(types.int64), codegen
 
         return load
-
-    def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool) -> Any:
-        """Asynchronous copies of 16 bytes: ``op(to_half, source, at, stride, rows, valid)``.
-
-        Copy i goes from element ``at + i stride`` to half element ``to_half + i shared_step``. Guarded, it brings
-        zeros where not ``valid``, or where ``i row_step`` is not below ``rows``.
-        """
-        text = "cp.async.cg.shared.global [$0+{}], [$1], 16, $2;"
-
-        @intrinsic
-        def copy(typing_context, to, source, at, stride, rows, valid):
-            signature = types.void(types.int64, source, *[types.int64] * 3, types.boolean)
-
-            def codegen(context, builder, signature, args):
-                to, pointer, at, stride, rows, valid = args
-                address = shared_address_of_half(builder, to)
-                here = global_pointer(builder, pointer, at, I16)
-                legal = global_pointer(builder, pointer, ir.Constant(I64, 0), I16)
-                for i in range(count):
-                    size, source_address = ir.Constant(I32, 16), here
-                    if guarded:
-                        inside = builder.icmp_signed(">", rows, ir.Constant(I64, i * row_step))
-                        inside = builder.and_(inside, valid)
-                        size = builder.select(inside, size, ir.Constant(I32, 0))
-                        # A lane with nothing to copy must still name a legal address.
-                        source_address = builder.select(inside, here, legal)
-                    asm(
-                        builder,
-                        VOID,
-                        [address, source_address, size],
-                        text.format(2 * i * shared_step),
-                        "r,l,r,~{memory}",
-                        effect=True,
-                    )
-                    here = builder.gep(here, [stride])
-                return context.get_dummy_value()
-
-            return signature, codegen
-
-        return copy
 
     # ---- results -------------------------------------------------------------------------------------------
     @cached_property

@@ -11,6 +11,7 @@ from functools import cache
 
 from kernels_numba.tile.gpu import GpuTile
 from kernels_numba.tile.gpu_bins import GpuBins
+from kernels_numba.tile.gpu_clusters import GpuClusters
 from kernels_numba.tile.gpu_filter import GpuFilter
 from kernels_numba.tile.gpu_float import GpuFloat
 from kernels_numba.tile.gpu_float_maps import GpuFloatMaps
@@ -34,7 +35,7 @@ class GpuFloats(GpuSamples, GpuBins, GpuReal, GpuFloat, GpuFilter, GpuTaps, GpuT
     """For fp32 convolutions, the transforms of filters, and short filters."""
 
 
-class GpuLinear(GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
+class GpuLinear(GpuClusters, GpuGroupSums, GpuProducts, GpuStreams, GpuTile):
     """For linear layers."""
 
 

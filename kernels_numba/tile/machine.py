@@ -21,20 +21,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.blocks import TEAM_EPOCHS, Block, Shared, Warp
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.turns import KernelError, Turns
 
-NOBODY, MANY, PAIR = -1, -2, -3
-TEAM_EPOCHS = 1 << 32
-"""An epoch is the count of block barriers times this, plus that of the team's barriers since."""
 ONE_TEAM = 1 << 16
 """Warps of a team where a kernel has no team barriers: more than a block has."""
 POISON = np.int16(0x7FFF)  # a NaN in both half-precision formats
@@ -94,185 +92,6 @@ class Buffer:
             )
 
 
-@dataclass
-class Warp:
-    """State of one warp."""
-
-    block: int
-    index: int
-    machine: Machine
-    syncs: int = 0
-
-    @property
-    def team(self) -> int:
-        """Which team of the block this warp is in: the warps that meet at one team barrier."""
-        return self.index // self.machine.team_warps
-
-    pending: list[list[tuple[NDArray, NDArray]]] = field(default_factory=list)
-    """Groups of asynchronous copies under way, oldest first: (half offsets [32, n], values [32, n])."""
-    open_group: list[tuple[NDArray, NDArray]] = field(default_factory=list)
-
-
-_OTHER_WARP_USES = "a warp writes shared memory that another warp uses, without a barrier between"
-
-
-class Shared:
-    """Shared memory of one block, word by word, with who touched it last."""
-
-    def __init__(self, words: int) -> None:
-        self.words = np.full(words, np.int32(0x7FFF7FFF), np.int32)
-        self.ready = np.zeros(words, bool)
-        self.writer = np.full(words, NOBODY, np.int32)
-        self.writer_lane = np.full(words, NOBODY, np.int32)
-        self.written_at = np.full(words, NOBODY, np.int64)
-        self.written_sync = np.full(words, NOBODY, np.int64)
-        self.written_fence = np.full(words, NOBODY, np.int64)
-        self.reader = np.full(words, NOBODY, np.int32)
-        self.reader_lane = np.full(words, NOBODY, np.int32)
-        self.reader_team = np.full(words, NOBODY, np.int32)
-        self.read_at = np.full(words, NOBODY, np.int64)
-        self.read_sync = np.full(words, NOBODY, np.int64)
-        self.busy = np.zeros(words, np.int32)
-        """How many warpgroup products under way may still read a word."""
-
-    def _check_bounds(self, index: NDArray) -> None:
-        if index.min() < 0 or index.max() >= self.words.size:
-            raise KernelError(
-                f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}"
-            )
-
-    def _read_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
-        """Which words were read with no barrier between then and now."""
-        at = self.read_at[index]
-        if warp.machine.one_team:
-            return at == epoch
-        return self._now(at, self.reader_team[index], warp, epoch)
-
-    def _written_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
-        """Which words were written with no barrier between then and now."""
-        at = self.written_at[index]
-        if warp.machine.one_team:
-            return at == epoch
-        return self._now(at, self.writer[index] // warp.machine.team_warps, warp, epoch)
-
-    @staticmethod
-    def _now(at: NDArray, team: NDArray, warp: Warp, epoch: int) -> NDArray:
-        """Whether accesses at epochs ``at`` by ``team`` have no barrier between them and now.
-
-        Another team's are separated by the block's barriers only; no barrier separates them if several teams read.
-        """
-        same_block = at // TEAM_EPOCHS == epoch // TEAM_EPOCHS
-        return (at == epoch) | (same_block & (at >= 0) & (team != warp.team))
-
-    def read_async(self, warp: Warp, index: NDArray, epoch: int, fences: list[int]) -> None:
-        """A warpgroup product reads words ``index``."""
-        self._check_bounds(index)
-        if not self.ready[index].all():
-            raise KernelError(
-                "a product reads shared memory that was not written, or whose copy was not waited for"
-            )
-        writer = self.writer[index]
-        if self._written_now(warp, index, epoch).any():
-            raise KernelError("a product reads shared memory that was written without a barrier between")
-        if (np.asarray(fences)[writer] == self.written_fence[index]).any():
-            raise KernelError("a product reads shared memory that its writer did not fence (fence_async)")
-        self._note_read(warp, index, epoch)
-        self.reader_lane[index] = MANY
-
-    def note_late_read(self, warp: Warp, index: NDArray, epoch: int) -> None:
-        """A product that read words ``index`` has ended: it may have read them until now."""
-        self._note_read(warp, index, epoch)
-        self.reader_lane[index] = MANY
-
-    def _note_read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
-        """Remember who reads; whether others had read since the last barrier."""
-        read_now = self._read_now(warp, index, epoch)
-        if not warp.machine.one_team:
-            team = self.reader_team[index]
-            self.reader_team[index] = np.where(read_now & (team != warp.team), MANY, warp.team)
-        self.read_at[index] = epoch
-        if not read_now.any():
-            self.reader[index] = warp.index
-            return read_now
-        reader = self.reader[index]
-        self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
-        return read_now & (reader == warp.index)
-
-    def read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray[np.int32]:
-        """Words at ``index`` [..., 32]."""
-        self._check_bounds(index)
-        if not self.ready[index].all():
-            raise KernelError(
-                "shared memory is read before it was written, or before its copy was waited for"
-            )
-        recent = self._written_now(warp, index, epoch)
-        if recent.any():
-            other = recent & (self.writer[index] != warp.index)
-            if other.any():
-                raise KernelError(
-                    "a warp reads shared memory that another warp wrote, without a barrier between"
-                )
-            other = recent & (self.writer_lane[index] != _INDICES) & (self.written_sync[index] == warp.syncs)
-            if other.any():
-                raise KernelError(
-                    "a lane reads shared memory that another lane wrote, without warp_sync between"
-                )
-        before = self._note_read(warp, index, epoch) & (self.read_sync[index] == warp.syncs)
-        several = before & (self.reader_lane[index] != _INDICES)
-        self.reader_lane[index] = _INDICES
-        several |= self.reader_lane[index] != _INDICES  # lanes of this very access
-        self.reader_lane[index[several]] = MANY
-        self.read_sync[index] = warp.syncs
-        return self.words[index]
-
-    def begin_write(
-        self, warp: Warp, index: NDArray, lanes: NDArray, epoch: int, *, single_halves: bool = False
-    ) -> None:
-        """Check a write by ``lanes`` of ``warp`` to words ``index``, which are not readable before its end.
-
-        ``single_halves``: the lanes write 16 bits each, so two of them may share a word.
-        """
-        self._check_bounds(index)
-        if self.busy[index].any():
-            raise KernelError("shared memory is written while a product that reads it is under way")
-        read_now, written_now = self._read_now(warp, index, epoch), self._written_now(warp, index, epoch)
-        raced = np.zeros(index.shape, bool)
-        if read_now.any():
-            if (read_now & (self.reader[index] != warp.index)).any():
-                raise KernelError(_OTHER_WARP_USES)
-            raced |= read_now & (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != lanes)
-        if written_now.any():
-            if (written_now & (self.writer[index] != warp.index)).any():
-                raise KernelError(_OTHER_WARP_USES)
-            writer = self.writer_lane[index]
-            this_sync = written_now & (self.written_sync[index] == warp.syncs)
-            raced |= this_sync & (writer != lanes) & (writer != PAIR)
-        self.writer_lane[index] = PAIR if single_halves else lanes
-        if not single_halves:
-            raced |= self.writer_lane[index] != lanes  # lanes of this very access
-        if raced.any():
-            raise KernelError("a lane writes shared memory that another lane uses, without warp_sync between")
-        self.writer[index] = warp.index
-        self.written_at[index] = epoch
-        self.written_sync[index] = warp.syncs
-        self.ready[index] = False
-
-    def finish_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
-        """The words become readable: to the writing lane at once, to others after a synchronisation."""
-        self.ready[index] = True
-        self.written_at[index] = epoch
-        self.written_sync[index] = warp.syncs
-        self.written_fence[index] = warp.machine.fences[warp.index]
-
-    @property
-    def halves(self) -> NDArray[np.int16]:
-        """The same memory as 16-bit elements."""
-        return self.words.view(np.int16)
-
-
-_INDICES = np.arange(WARP)
-
-
 @lru_cache(maxsize=4096)
 def _wavefronts(pattern: bytes, width: int) -> tuple[int, int]:
     """Passes over the banks for one access of ``width`` words a lane, and how many different words there are.
@@ -294,15 +113,12 @@ class Machine:
     def __init__(self) -> None:
         self.counters = Counters()
         self.local = threading.local()
-        self.shared = Shared(1)
         self.team_warps = ONE_TEAM
         """Warps that meet at a team barrier; one team unless a kernel has such barriers."""
-        self.fences: list[int] = []
-        """By warp of the block, how often it fenced its writes for warpgroup products."""
-        self.products: dict[int, deque[NDArray]] = {}
-        """By warp of the block, the words that its warpgroup products under way read, oldest first."""
-        self._block_epoch = 0
-        self._team_epochs: dict[int, int] = {}
+        self.cluster: list[Block] = []
+        """The blocks that run at once,"""
+        self.here = Block(1, 0, 0)
+        """and that of the running warp."""
 
     @property
     def one_team(self) -> bool:
@@ -315,9 +131,24 @@ class Machine:
         return self.local.warp
 
     @property
+    def shared(self) -> Shared:
+        """Shared memory of its block."""
+        return self.here.shared
+
+    @property
+    def fences(self) -> list[int]:
+        """By warp of the block, how often it fenced its writes for warpgroup products."""
+        return self.here.fences
+
+    @property
+    def products(self) -> dict[int, deque[NDArray]]:
+        """By warp of the block, the words that its warpgroup products under way read, oldest first."""
+        return self.here.products
+
+    @property
     def epoch(self) -> int:
         """Counts the barriers that the running warp has passed: the block's, and between them its team's."""
-        return self._block_epoch * TEAM_EPOCHS + self._team_epochs.get(self.warp.team, 0)
+        return self.here.epoch * TEAM_EPOCHS + self.here.team_epochs.get(self.warp.team, 0)
 
     def count_shared(self, offsets: NDArray, width: int, *, write: bool) -> None:
         """One shared-memory instruction: word offsets [32], ``width`` words a lane."""
@@ -335,37 +166,44 @@ class Machine:
 
     # ---- running -------------------------------------------------------------------------------------------
     def run(
-        self, kernel: Callable, grid: int, warps: int, shared_words: int, arguments: Sequence[Any]
+        self,
+        kernel: Callable,
+        grid: int,
+        warps: int,
+        shared_words: int,
+        arguments: Sequence[Any],
+        *,
+        cluster: int = 1,
     ) -> Counters:
-        """Launch ``kernel`` on ``grid`` blocks of ``warps`` warps; raises what the kernel raises."""
-        for block in range(grid):
-            self.shared = Shared(max(shared_words, 1))
-            self._run_block(kernel, block, warps, arguments)
+        """Launch ``kernel`` on ``grid`` blocks of ``warps`` warps, ``cluster`` at once; raises what it raises."""
+        for first in range(0, grid, cluster):
+            self.cluster = [
+                Block(max(shared_words, 1), warps, base) for base in range(0, cluster * warps, warps)
+            ]
+            self._run_cluster(kernel, first, warps, arguments)
         self.counters.blocks += grid
         self.counters.warps += grid * warps
         return self.counters
 
-    def _run_block(self, kernel: Callable, block: int, warps: int, arguments: Sequence[Any]) -> None:
-        state = Turns(warps)
+    def _run_cluster(self, kernel: Callable, first: int, warps: int, arguments: Sequence[Any]) -> None:
+        state = Turns(len(self.cluster) * warps)
         self._turns = state
-        self.fences = [0] * warps
-        self.products = {}
-        self._block_epoch += 1
-        self._team_epochs = {}
 
-        def body(index: int) -> None:
-            self.local.warp = Warp(block, index, self)
+        def body(place: int) -> None:
+            rank, index = divmod(place, warps)
+            self.local.warp = Warp(first + rank, index, self)
+            self.local.block = self.cluster[rank]
             try:
-                state.wait_turn(index)
+                self._wait_turn(place)
                 kernel(*arguments)
                 if self.products.get(index):
                     raise KernelError(f"warp {index} ended while products of it are under way")
             except BaseException as error:
                 state.fail(error)
             finally:
-                state.leave(index)
+                state.leave(place)
 
-        threads = [threading.Thread(target=body, args=(i,), daemon=True) for i in range(warps)]
+        threads = [threading.Thread(target=body, args=(i,), daemon=True) for i in range(state.warps)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -374,29 +212,57 @@ class Machine:
             raise state.error
         self.counters.barriers += state.barriers
 
-    def barrier(self) -> None:
-        """The running warp waits for all others."""
+    def _wait_turn(self, place: int) -> None:
+        self._turns.wait_turn(place)
+        self.here = self.local.block
+
+    def _meet(self, opening: Callable[[], None], members: range | None) -> None:
+        """The running warp waits for the others among ``members``, all if None."""
         warp = self.warp
         warp.syncs += 1
-        self._turns.arrive(warp.index, self._open)
-        self._turns.wait_turn(warp.index)
+        place = self.here.first_warp + warp.index
+        self._turns.arrive(place, opening, members)
+        self._wait_turn(place)
 
-    def _open(self) -> None:
-        self._block_epoch += 1
-        self._team_epochs = {}
+    def barrier(self) -> None:
+        """The running warp waits for all others of its block."""
+        here = self.here
+        alone = len(self.cluster) == 1
+        members = None if alone else range(here.first_warp, here.first_warp + len(here.fences))
+        self._meet(here.open, members)
+
+    def cluster_barrier(self) -> None:
+        """The running warp waits for all others of all blocks of its cluster."""
+
+        def opening() -> None:
+            for block in self.cluster:
+                block.open()
+
+        self._meet(opening, None)
 
     def team_barrier(self, team: int) -> None:
         """The running warp waits for the others of its team."""
-        warp = self.warp
+        warp, here = self.warp, self.here
         if team != warp.team:
             raise KernelError(
                 f"warp {warp.index} is in team {warp.team} and waits at the barrier of team {team}"
             )
-        warp.syncs += 1
-        members = range(team * self.team_warps, (team + 1) * self.team_warps)
+        first = here.first_warp + team * self.team_warps
 
         def opening() -> None:
-            self._team_epochs[team] = self._team_epochs.get(team, 0) + 1
+            here.team_epochs[team] = here.team_epochs.get(team, 0) + 1
 
-        self._turns.arrive(warp.index, opening, members)
-        self._turns.wait_turn(warp.index)
+        self._meet(opening, range(first, first + self.team_warps))
+
+    def await_gate(self, word: int, parity: int) -> None:
+        """The running warp waits until the gate's turn of this parity has ended; what came with it is there then."""
+        place = self.here.first_warp + self.warp.index
+        gate = self.here.gate(word)
+        while gate.turns % 2 == parity:
+            self._turns.let_others(place)
+            self._wait_turn(place)
+        gate.land(self.here.shared)
+
+    def gate_moved(self) -> None:
+        """Somebody arrived at a gate: who waits for one may go on."""
+        self._turns.idle = 0

@@ -19,6 +19,8 @@ class Turns:
         self.queue = list(range(warps))
         self.arrived: dict[range | None, list[int]] = {}
         self.barriers = 0
+        self.idle = 0
+        """How often in a row warps found nothing to do and let others go first."""
         self.error: BaseException | None = None
         self.lock = threading.Lock()
         self.mine = [threading.Condition(self.lock) for _ in range(warps)]
@@ -55,8 +57,21 @@ class Turns:
                 self.queue = sorted([*self.queue, *waiting])
                 del self.arrived[members]
                 self.barriers += 1
+                self.idle = 0
             elif not self.queue:
                 raise KernelError("the warps of a block wait at different barriers")
+            self._pass()
+
+    def let_others(self, index: int) -> None:
+        """A warp waits for what another one will do: it goes to the end of the queue."""
+        with self.lock:
+            self.idle += 1
+            if self.idle > len(self.queue):
+                raise KernelError(
+                    "all warps that could run wait for barriers in shared memory that nobody opens"
+                )
+            self.queue.remove(index)
+            self.queue.append(index)
             self._pass()
 
     def leave(self, index: int) -> None:

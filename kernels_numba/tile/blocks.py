@@ -1,0 +1,260 @@
+"""The state of warps and blocks that `machine.py` runs: shared memory with who touched it last, and its barriers."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels_numba.tile.layout import WARP
+from kernels_numba.tile.turns import KernelError
+
+if TYPE_CHECKING:
+    from kernels_numba.tile.machine import Machine
+
+NOBODY, MANY, PAIR = -1, -2, -3
+TEAM_EPOCHS = 1 << 32
+"""An epoch is the count of block barriers times this, plus that of the team's barriers since."""
+
+
+@dataclass
+class Warp:
+    """State of one warp."""
+
+    block: int
+    index: int
+    machine: Machine
+    syncs: int = 0
+
+    @property
+    def team(self) -> int:
+        """Which team of the block this warp is in: the warps that meet at one team barrier."""
+        return self.index // self.machine.team_warps
+
+    pending: list[list[tuple[NDArray, NDArray]]] = field(default_factory=list)
+    """Groups of asynchronous copies under way, oldest first: (half offsets [32, n], values [32, n])."""
+    open_group: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+
+
+_OTHER_WARP_USES = "a warp writes shared memory that another warp uses, without a barrier between"
+
+
+class Shared:
+    """Shared memory of one block, word by word, with who touched it last."""
+
+    def __init__(self, words: int) -> None:
+        self.words = np.full(words, np.int32(0x7FFF7FFF), np.int32)
+        self.ready = np.zeros(words, bool)
+        self.writer = np.full(words, NOBODY, np.int32)
+        self.writer_lane = np.full(words, NOBODY, np.int32)
+        self.written_at = np.full(words, NOBODY, np.int64)
+        self.written_sync = np.full(words, NOBODY, np.int64)
+        self.written_fence = np.full(words, NOBODY, np.int64)
+        self.reader = np.full(words, NOBODY, np.int32)
+        self.reader_lane = np.full(words, NOBODY, np.int32)
+        self.reader_team = np.full(words, NOBODY, np.int32)
+        self.read_at = np.full(words, NOBODY, np.int64)
+        self.read_sync = np.full(words, NOBODY, np.int64)
+        self.busy = np.zeros(words, np.int32)
+        """How many warpgroup products under way may still read a word."""
+
+    def _check_bounds(self, index: NDArray) -> None:
+        if index.min() < 0 or index.max() >= self.words.size:
+            raise KernelError(
+                f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}"
+            )
+
+    def _read_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
+        """Which words were read with no barrier between then and now."""
+        at = self.read_at[index]
+        if warp.machine.one_team:
+            return at == epoch
+        return self._now(at, self.reader_team[index], warp, epoch)
+
+    def _written_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
+        """Which words were written with no barrier between then and now."""
+        at = self.written_at[index]
+        if warp.machine.one_team:
+            return at == epoch
+        return self._now(at, self.writer[index] // warp.machine.team_warps, warp, epoch)
+
+    @staticmethod
+    def _now(at: NDArray, team: NDArray, warp: Warp, epoch: int) -> NDArray:
+        """Whether accesses at epochs ``at`` by ``team`` have no barrier between them and now.
+
+        Another team's are separated by the block's barriers only; no barrier separates them if several teams read.
+        """
+        same_block = at // TEAM_EPOCHS == epoch // TEAM_EPOCHS
+        return (at == epoch) | (same_block & (at >= 0) & (team != warp.team))
+
+    def read_async(self, warp: Warp, index: NDArray, epoch: int, fences: list[int]) -> None:
+        """A warpgroup product reads words ``index``."""
+        self._check_bounds(index)
+        if not self.ready[index].all():
+            raise KernelError(
+                "a product reads shared memory that was not written, or whose copy was not waited for"
+            )
+        writer = self.writer[index]
+        if self._written_now(warp, index, epoch).any():
+            raise KernelError("a product reads shared memory that was written without a barrier between")
+        if (np.asarray(fences)[writer] == self.written_fence[index]).any():
+            raise KernelError("a product reads shared memory that its writer did not fence (fence_async)")
+        self._note_read(warp, index, epoch)
+        self.reader_lane[index] = MANY
+
+    def note_late_read(self, warp: Warp, index: NDArray, epoch: int) -> None:
+        """A product that read words ``index`` has ended: it may have read them until now."""
+        self._note_read(warp, index, epoch)
+        self.reader_lane[index] = MANY
+
+    def _note_read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
+        """Remember who reads; whether others had read since the last barrier."""
+        read_now = self._read_now(warp, index, epoch)
+        if not warp.machine.one_team:
+            team = self.reader_team[index]
+            self.reader_team[index] = np.where(read_now & (team != warp.team), MANY, warp.team)
+        self.read_at[index] = epoch
+        if not read_now.any():
+            self.reader[index] = warp.index
+            return read_now
+        reader = self.reader[index]
+        self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
+        return read_now & (reader == warp.index)
+
+    def read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray[np.int32]:
+        """Words at ``index`` [..., 32]."""
+        self._check_bounds(index)
+        if not self.ready[index].all():
+            raise KernelError(
+                "shared memory is read before it was written, or before its copy was waited for"
+            )
+        recent = self._written_now(warp, index, epoch)
+        if recent.any():
+            other = recent & (self.writer[index] != warp.index)
+            if other.any():
+                raise KernelError(
+                    "a warp reads shared memory that another warp wrote, without a barrier between"
+                )
+            other = recent & (self.writer_lane[index] != _INDICES) & (self.written_sync[index] == warp.syncs)
+            if other.any():
+                raise KernelError(
+                    "a lane reads shared memory that another lane wrote, without warp_sync between"
+                )
+        before = self._note_read(warp, index, epoch) & (self.read_sync[index] == warp.syncs)
+        several = before & (self.reader_lane[index] != _INDICES)
+        self.reader_lane[index] = _INDICES
+        several |= self.reader_lane[index] != _INDICES  # lanes of this very access
+        self.reader_lane[index[several]] = MANY
+        self.read_sync[index] = warp.syncs
+        return self.words[index]
+
+    def begin_write(
+        self, warp: Warp, index: NDArray, lanes: NDArray, epoch: int, *, single_halves: bool = False
+    ) -> None:
+        """Check a write by ``lanes`` of ``warp`` to words ``index``, which are not readable before its end.
+
+        ``single_halves``: the lanes write 16 bits each, so two of them may share a word.
+        """
+        self._check_bounds(index)
+        if self.busy[index].any():
+            raise KernelError("shared memory is written while a product that reads it is under way")
+        read_now, written_now = self._read_now(warp, index, epoch), self._written_now(warp, index, epoch)
+        raced = np.zeros(index.shape, bool)
+        if read_now.any():
+            if (read_now & (self.reader[index] != warp.index)).any():
+                raise KernelError(_OTHER_WARP_USES)
+            raced |= read_now & (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != lanes)
+        if written_now.any():
+            if (written_now & (self.writer[index] != warp.index)).any():
+                raise KernelError(_OTHER_WARP_USES)
+            writer = self.writer_lane[index]
+            this_sync = written_now & (self.written_sync[index] == warp.syncs)
+            raced |= this_sync & (writer != lanes) & (writer != PAIR)
+        self.writer_lane[index] = PAIR if single_halves else lanes
+        if not single_halves:
+            raced |= self.writer_lane[index] != lanes  # lanes of this very access
+        if raced.any():
+            raise KernelError("a lane writes shared memory that another lane uses, without warp_sync between")
+        self.writer[index] = warp.index
+        self.written_at[index] = epoch
+        self.written_sync[index] = warp.syncs
+        self.ready[index] = False
+
+    def finish_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
+        """The words become readable: to the writing lane at once, to others after a synchronisation."""
+        self.ready[index] = True
+        self.written_at[index] = epoch
+        self.written_sync[index] = warp.syncs
+        self.written_fence[index] = warp.machine.fences[warp.index]
+
+    @property
+    def halves(self) -> NDArray[np.int16]:
+        """The same memory as 16-bit elements."""
+        return self.words.view(np.int16)
+
+
+_INDICES = np.arange(WARP)
+
+
+@dataclass
+class Gate:
+    """A barrier in shared memory that ``expected`` arrivals and the bytes that were announced open, turn after turn."""
+
+    expected: int
+    arrived: int = 0
+    missing_bytes: int = 0
+    turns: int = 0
+    """How often it has opened."""
+    coming: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+    """Words and values that were copied in this turn,"""
+    came: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+    """and in turns that have ended, but that nobody has waited for."""
+
+    def change(self, *, arrivals: int = 0, announced: int = 0, brought: int = 0) -> None:
+        """Somebody arrives, announces bytes, or brings them."""
+        self.arrived += arrivals
+        self.missing_bytes += announced - brought
+        if self.arrived > self.expected:
+            raise KernelError(f"a gate for {self.expected} arrivals has had {self.arrived} in one turn")
+        if self.arrived == self.expected and self.missing_bytes == 0:
+            self.arrived = 0
+            self.turns += 1
+            self.came += self.coming
+            self.coming = []
+
+    def land(self, shared: Shared) -> None:
+        """What came is there to be read."""
+        for index, values in self.came:
+            shared.words[index] = values
+            shared.ready[index] = True
+            shared.written_at[index] = NOBODY
+        self.came = []
+
+
+class Block:
+    """State of a block: its shared memory, what its warps have under way, the barriers that they passed."""
+
+    def __init__(self, shared_words: int, warps: int, first_warp: int) -> None:
+        self.shared = Shared(shared_words)
+        self.first_warp = first_warp
+        """Its first warp among those of its cluster."""
+        self.fences = [0] * warps
+        self.products: dict[int, deque[NDArray]] = {}
+        self.gates: dict[int, Gate] = {}
+        """Gates by the word of shared memory they lie at."""
+        self.epoch = 0
+        self.team_epochs: dict[int, int] = {}
+
+    def open(self) -> None:
+        """All warps have met."""
+        self.epoch += 1
+        self.team_epochs = {}
+
+    def gate(self, word: int) -> Gate:
+        """The gate at a word."""
+        if word not in self.gates:
+            raise KernelError(f"there is no barrier in shared memory at word {word}")
+        return self.gates[word]
