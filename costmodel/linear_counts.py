@@ -10,6 +10,7 @@ Symbols: x [M, K], w [N, K]; P phases (rows of w that begin alike within 16 byte
 * *full*: ceil(M / rows) x ceil(N / columns) tiles: x is read once for every column of tiles, w once for every row.
 * *full, on warpgroups*: the same, with its own tiles; a warpgroup reads its 64 rows of the left operand and all rows of
   the right one from shared memory.
+* *full, blocks that share x*: the same in clusters of blocks, which read x once together.
 """
 
 from __future__ import annotations
@@ -88,13 +89,17 @@ def phases(n: int, k: int) -> list[_Phase]:
     return found
 
 
-def _realign(total: LinearCounts, rows: int, k: int, number: int, source: str, target: str) -> None:
-    stride = ceil(k, CHUNK) * CHUNK
+def _realign(
+    total: LinearCounts, rows: int, k: int, number: int, source: str, target: str, *, led: bool = False
+) -> None:
+    stride = ceil(k + (CHUNK - 1 if led else 0), CHUNK) * CHUNK
     chunks = number * rows * stride // CHUNK
     blocks = ceil(chunks, REALIGN_LANES)
-    heads = [-p * k % CHUNK for p in range(number)]
-    elements = rows * sum(max(k - head, 0) for head in heads)
-    last = min(max(k - heads[-1] - (stride - CHUNK), 0), CHUNK)
+    # Where in the source copies begin: after a head, or with zeros before.
+    starts = [-(p * k % CHUNK) if led else -p * k % CHUNK for p in range(number)]
+    elements = rows * sum(max(k - max(start, 0), 0) for start in starts)
+    end = starts[-1] + stride
+    last = max(min(k, end) - max(end - CHUNK, 0), 0)
     spare = blocks * REALIGN_LANES - chunks  # lanes beyond the last chunk repeat it
     total.read(source, 2 * (elements + spare * last))
     total.wrote(target, 2 * CHUNK * blocks * REALIGN_LANES)
@@ -116,13 +121,14 @@ def counts(impl: str, shape: Shape, options: dict[str, int], *, grid: int, split
     depth = ceil(shape.k, CHUNK) * CHUNK if shape.copy_w and impl != "full" else shape.k
     groups = phases(shape.n, depth)
     if shape.shift_x:
-        number = len(groups) if impl != "full" else 1
-        _realign(total, shape.m, shape.k, number, "x", "shifted x")
+        led = options.get("phases", 1) > 1
+        number = len(groups) if impl != "full" or led else 1
+        _realign(total, shape.m, shape.k, number, "x", "shifted x", led=led)
     if shape.copy_w:
         _realign(total, shape.n, shape.k, 1, "w", "copied w")
     x, w = ("shifted x" if shape.shift_x else "x"), ("copied w" if shape.copy_w else "w")
-    kind = "group" if "groups" in options else impl
-    {"gemv": _gemv, "flat": _flat, "full": _full, "group": _group}[kind](
+    kind = "cluster" if "cluster" in options else "group" if "groups" in options else impl
+    {"gemv": _gemv, "flat": _flat, "full": _full, "group": _group, "cluster": _cluster}[kind](
         total, shape, options, depth, groups, x, w, grid, split
     )
     total.wrote("y", 2 * shape.m * shape.n)
@@ -275,11 +281,21 @@ def _group(
     m, n, k = shape.m, shape.n, shape.k
     left, right = options["left_rows"], options["columns"]
     warps, pitch = left // 16, options["pitch"]
-    x_tiles, w_tiles = ceil(m, right if options["turned"] else left), ceil(n, pitch)
+    number = options.get("phases", 1)
+    x_tiles = ceil(m, right if options["turned"] else left)
+    w_tiles = number * ceil(n, number * pitch)
     tiles, slabs = x_tiles * w_tiles, ceil(k, SLAB)
     row_bytes = 2 * CHUNK * ceil(k, CHUNK)
+    if number == 1:
+        total.read(w, x_tiles * n * row_bytes)
+    else:  # rows are read from the chunk on in which they begin, and what came before them is cleared
+        slabs, row_bytes = ceil(k + CHUNK - 1, SLAB), 2 * CHUNK * ceil(k + CHUNK - 1, CHUNK)
+        for p, phase in enumerate(groups):
+            lead = p * k % CHUNK
+            total.read(w, x_tiles * phase.rows * 2 * (lead + k))
+            cleared = left if options["turned"] else right
+            total.shared_written_bytes += tiles // number * cleared * 2 * lead
     total.read(x, w_tiles * m * row_bytes)
-    total.read(w, x_tiles * n * row_bytes)
     total.shared_written_bytes += tiles * slabs * (left + right) * 2 * SLAB
     # A warp's own 16 rows of the left operand, and a quarter of the right one.
     read = tiles * slabs * (left + warps * right // 4) * 2 * SLAB
@@ -294,6 +310,31 @@ def _group(
         total.wrote("partials", 4 * tiles * split * left * right)
         total.read("partials", 4 * tiles * split * left * right)
         total.fp32_flops += tiles * (split - 1) * left * right
+    total.blocks += grid
+    total.warps += grid * warps
+
+
+def _cluster(
+    total: LinearCounts,
+    shape: Shape,
+    options: dict[str, int],
+    depth: int,
+    groups: list[_Phase],
+    x: str,
+    w: str,
+    grid: int,
+    split: int,
+) -> None:
+    m, left, right, row_bytes = shape.m, options["left_rows"], options["columns"], 2 * shape.k
+    warps, clusters = left // 16, grid // options["cluster"]
+    total.read(x, clusters * m * row_bytes)
+    total.read(w, shape.n * row_bytes)
+    total.shared_written_bytes += grid * (right + m) * row_bytes
+    read = grid * (left + warps * right // 4) * row_bytes
+    total.shared_read_bytes += read
+    total.shared_wavefronts += read // WARP_BYTES
+    total.mma_m16n8k16 += grid * warps * (right // 8) * shape.k // 16
+    total.barriers += grid * shape.k // (SLAB * options["depth"]) + 2 * clusters
     total.blocks += grid
     total.warps += grid * warps
 
@@ -319,5 +360,7 @@ def _spec_options(spec: Any) -> dict[str, int]:
         "groups",
         "left_rows",
         "turned",
+        "phases",
+        "cluster",
     )
     return {name: int(getattr(spec, name)) for name in names if hasattr(spec, name)}

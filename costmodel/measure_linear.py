@@ -249,7 +249,7 @@ def compile_products(products: list[Any], torch: Any) -> None:
 
     specs = {made.spec: made.family.__name__ for made in products}
     for made in products:
-        if made.shift_x or made.copy_w:
-            spec = linear_realign.Spec(made.spec.dtype, overlap=getattr(made.spec, "overlap", False))
-            specs[spec] = linear_realign.__name__
+        for led in {*[made.led] * made.shift_x, *[False] * made.copy_w}:
+            overlap = getattr(made.spec, "overlap", False)
+            specs[linear_realign.Spec(made.spec.dtype, overlap=overlap, led=led)] = linear_realign.__name__
     compile_together([(family, spec) for spec, family in specs.items()], torch.cuda.get_device_capability(0))

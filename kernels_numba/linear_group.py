@@ -13,8 +13,13 @@ filled. The sums of a tile stay in registers.
 Turned, a tile need not be a whole number of 64 rows: ``pitch`` rows of w belong to it, so that every SM reads as many
 bytes of the weights, which is what counts for few rows of x. The tensor cores multiply zeros beyond.
 
-Tiles, their order, the split of K and launches that overlap are as in `linear_full`; so are operands whose rows do not
-begin on 16 bytes.
+Tiles, their order, the split of K and launches that overlap are as in `linear_full`.
+
+**Rows of w that do not begin on 16 bytes** (K not a multiple of 8): rows ``phases`` = 8 / gcd(K, 8) apart begin
+alike, and a tile is made of such rows. They are copied from the whole chunk on in which they begin; the up to 7
+elements before are set to zero when they have arrived, and what lies behind the row is not copied. x is read from
+copies that are shifted as much, with zeros before (`linear_realign`). For many rows of x it is cheaper to copy w to
+padded rows first.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba.linear_full import CHUNKS, ROW_WORDS, SLAB
+from kernels_numba.linear_realign import CHUNK
 
 CAPABILITY = (9, 0)
 """The only compute capability with ``wgmma``."""
@@ -46,6 +52,8 @@ class Spec:
     """The left operand is w."""
     guarded: bool = False
     """Some tiles or slabs are not whole."""
+    phases: int = 1
+    """Places within 16 bytes at which rows of w begin: rows of a tile are so far apart (`linear_realign`)."""
     split: bool = False
     """Several blocks share a tile."""
     overlap: bool = False
@@ -115,6 +123,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         flags = {"t": self.turned, "g": self.guarded, "s": self.split, "o": self.overlap}
+        flags |= {f"p{self.phases}": self.phases > 1}
         marks = "".join(f"_{mark}" for mark, on in flags.items() if on)
         shape = f"{self.left_rows}x{self.columns}_s{self.stages}"
         return f"group_gemm_{shape}_{self.dtype}_v{self.halves}_b{self.blocks}{marks}"
@@ -134,13 +143,18 @@ def build(tile: Any, spec: Spec) -> Any:
     lane, warp, block, divide, barrier = tile.lane, tile.warp, tile.block, tile.divide, tile.barrier
     small, int64, opaque, fence = tile.small, tile.int64, tile.opaque, tile.fence_async
     copy_x = tile.copy_rows(x_rows // copied_rows, step, copied_rows, guarded=spec.guarded)
-    copy_w = tile.copy_rows(w_rows // copied_rows, step, copied_rows, guarded=spec.guarded)
+    phases = spec.phases
+    edges = phases > 1
+    copy_w = tile.copy_rows(
+        w_rows // copied_rows, step, copied_rows, guarded=spec.guarded or edges, partial=edges
+    )
+    clear = tile.clear_halves(w_rows // copied_rows, step, CHUNK - 1)
     ahead = spec.ahead
     commit, wait, wait_all = tile.commit, tile.wait(ahead - 1), tile.wait(0)
     registers, tile_sums = spec.registers, spec.tile_sums
     zeros, begin_products = tile.zeros(registers), tile.group_mma_add(columns, SLAB // 16)
     finish_before, finish = tile.group_wait(columns, 1), tile.group_wait(columns, 0)
-    store = (tile.store_group_turned if turned else tile.store_group)(columns, spec.halves)
+    store = (tile.store_group_turned if turned else tile.store_group)(columns, spec.halves, phases)
     wait_for_previous, let_next_start = tile.wait_for_previous, tile.let_next_start
     store_sums, load_sums, add, last_block = (
         tile.store_sums(registers),
@@ -150,7 +164,7 @@ def build(tile: Any, spec: Spec) -> Any:
     )
 
     def kernel(
-        x, w, partials, counters, y, m, n, k, x_stride, w_stride, x_tiles, tiles, walkers, split, pitch
+        x, w, partials, counters, y, m, n, k, x_stride, w_stride, plane, x_tiles, tiles, walkers, split, pitch
     ):
         at = lane()
         index = small(warp())
@@ -166,45 +180,64 @@ def build(tile: Any, spec: Spec) -> Any:
         chunk = small(thread & 7)
         to = small(2 * (row * ROW_WORDS + ((chunk ^ (row & 7)) << 2)))
         x_step = int64(copied_rows) * x_stride
-        w_step = int64(copied_rows) * w_stride
+        w_step = int64(copied_rows * phases) * w_stride
         first_slab = small(0)
-        slabs = small(divide(k + (SLAB - 1), SLAB))
+        # Rows of w are read from whole chunks on, up to 7 elements early; x is shifted alike.
+        deepest = small(k + (CHUNK - 1 if edges else 0))
+        slabs = small(divide(deepest + (SLAB - 1), SLAB))
         if split_k:
             first_slab = small(divide(part * slabs, split))
             slabs = small(divide((part + 1) * slabs, split) - first_slab)
         first_chunk = small(8 * chunk + SLAB * first_slab)
-        depth = small(k - first_chunk)
+        depth = small((x_stride if edges else k) - first_chunk)
 
         def corner(place):
-            """The first rows of x and of w of a tile, and where its rows of w end."""
+            """The first rows of x and of w of a tile, where its rows of w end, and their phase."""
             across = small(divide(place, x_tiles))
+            x_begin = small((place - across * x_tiles) * x_rows)
+            phase = small(0)
+            if edges:
+                stripe = small(divide(across, phases))
+                phase = small(across - stripe * phases)
+                across = stripe
             w_begin = small(across * pitch)
-            return small((place - across * x_tiles) * x_rows), w_begin, small(min(n, w_begin + pitch))
+            return (
+                x_begin,
+                w_begin,
+                small(min(divide(n - phase + (phases - 1), phases), w_begin + pitch)),
+                phase,
+            )
 
-        def bring_x(stage, first, slab):
+        def bring_x(stage, first, phase, slab):
             """Copy a slab of x, from its row ``first`` on, to a stage."""
-            start = int64(first + row) * x_stride + (first_chunk + SLAB * slab)
+            start = int64(first + row) * x_stride + (first_chunk + SLAB * slab) + int64(phase) * plane
             copy_x(2 * (stage + x_at) + to, x, start, x_step, small(m - first - row), SLAB * slab < depth)
 
-        def bring_w(stage, first, end, slab):
+        def bring_w(stage, first, end, phase, slab):
             """The same of w, whose rows of this tile end at ``end``."""
-            start = int64(first + row) * w_stride + (first_chunk + SLAB * slab)
-            copy_w(2 * (stage + w_at) + to, w, start, w_step, small(end - first - row), SLAB * slab < depth)
+            place = small(first_chunk + SLAB * slab)
+            start = int64((first + row) * phases + phase) * w_stride + place
+            left = small(end - first - row)
+            if edges:
+                lead = small((phase * k) & (CHUNK - 1))
+                copy_w(2 * (stage + w_at) + to, w, start - lead, w_step, left, small(lead + k - place))
+            else:
+                copy_w(2 * (stage + w_at) + to, w, start, w_step, left, SLAB * slab < depth)
 
         # What is copied next: which slab of which tile.
         copy_tile = first_tile
-        x_begin, w_begin, w_end = corner(first_tile)
+        x_begin, w_begin, w_end, phase = corner(first_tile)
         group = small(index >> 2)
         left = small(group * (64 * ROW_WORDS))
         for s in range(ahead):
             if s < slabs:
-                bring_w(s * stage_words, w_begin, w_end, s)
+                bring_w(s * stage_words, w_begin, w_end, phase, s)
         if overlap:
             wait_for_previous()
             let_next_start()
         for s in range(ahead):
             if s < slabs:
-                bring_x(s * stage_words, x_begin, s)
+                bring_x(s * stage_words, x_begin, phase, s)
             commit()
         copy_slab = small(ahead)
         coming = small(ahead * stage_words)
@@ -212,8 +245,15 @@ def build(tile: Any, spec: Spec) -> Any:
         c = zeros()
         tile_index = first_tile
         while tile_index < tiles:
-            for _ in range(opaque(slabs)):
+            if edges:
+                out_phase = small(corner(tile_index)[3])
+            for s in range(opaque(slabs)):
                 wait()
+                if edges:
+                    if s == 0:
+                        # What lies before the rows is not theirs.
+                        lead = small(((out_phase * k) & (CHUNK - 1)) * ((first_slab == 0) & (chunk == 0)))
+                        clear(2 * (here + w_at) + to, lead)
                 fence()
                 barrier()
                 # Here every warp has seen the end of the products before the last: their slab is free.
@@ -222,10 +262,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     if copy_tile < tiles:
                         copy_tile = small(copy_tile + walkers)
                         copy_slab = small(0)
-                        x_begin, w_begin, w_end = corner(copy_tile)
+                        x_begin, w_begin, w_end, phase = corner(copy_tile)
                 if copy_tile < tiles:
-                    bring_x(coming, x_begin, copy_slab)
-                    bring_w(coming, w_begin, w_end, copy_slab)
+                    bring_x(coming, x_begin, phase, copy_slab)
+                    bring_w(coming, w_begin, w_end, phase, copy_slab)
                 commit()
                 copy_slab = small(copy_slab + 1)
                 coming = small(coming + stage_words)
@@ -236,14 +276,14 @@ def build(tile: Any, spec: Spec) -> Any:
                     here = small(0)
                 c = finish_before(c)
             c = finish(c)
-            out_row, out_column, out_end = corner(tile_index)
+            out_row, out_column, out_end, out_phase = corner(tile_index)
             if turned:  # of y: row g and columns 2 t, 2 t + 1 of each 8 x 8 block
                 out_row = small(out_row + (at >> 2))
                 out_column = small(out_column + 16 * index + 2 * (at & 3))
             else:
                 out_row = small(out_row + 16 * index + (at >> 2))
                 out_column = small(out_column + 2 * (at & 3))
-            place = int64(out_row) * n + out_column
+            place = int64(out_row) * n + (out_column * phases + out_phase)
             if split_k:
                 mine = int64(tile_index * split) * tile_sums + (index * (32 * registers) + 4 * at)
                 store_sums(partials, mine + part * tile_sums, 128, c)
@@ -262,7 +302,7 @@ def build(tile: Any, spec: Spec) -> Any:
 
 
 VOCABULARY = "linear"
-SIGNATURE = ("HALVES",) * 2 + ("FLOATS", "WORDS", "HALVES") + ("INT",) * 10
+SIGNATURE = ("HALVES",) * 2 + ("FLOATS", "WORDS", "HALVES") + ("INT",) * 11
 """Kinds of the kernel's arguments, for the compiler."""
 
 
@@ -273,4 +313,4 @@ def min_blocks(spec: Spec) -> int:
 
 def tiles(spec: Spec, m: int, n: int, pitch: int) -> tuple[int, int]:
     """Tiles of y: along M, along N."""
-    return -(-m // spec.x_rows), -(-n // pitch)
+    return -(-m // spec.x_rows), spec.phases * -(-n // (spec.phases * pitch))

@@ -12,7 +12,7 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from kernels_numba import linear_flat, linear_full, linear_gemv, linear_group, linear_realign
+from kernels_numba import linear_cluster, linear_flat, linear_full, linear_gemv, linear_group, linear_realign
 
 FAMILIES: dict[str, ModuleType] = {"gemv": linear_gemv, "flat": linear_flat, "full": linear_full}
 IMPLS = (*FAMILIES, "vendor")
@@ -29,7 +29,7 @@ ADJUSTABLE: dict[str, tuple[str, ...]] = {
     "full": (
         *("rows", "warp_rows", "warp_columns"),
         *("groups", "turned", "pitch"),
-        *("columns", "stages", "blocks", "shares", "split"),
+        *("columns", "depth", "stages", "cluster", "blocks", "shares", "split"),
     ),
     "vendor": (),
 }
@@ -92,12 +92,15 @@ class Product:
     tiles: tuple[int, int] = (0, 0)
     """Of the full product: tiles of y along M, along N,"""
     pitch: int = 0
-    """and rows of w of each, for the one on warpgroups."""
+    """and rows of w of each, for those on warpgroups."""
 
     @property
     def family(self) -> ModuleType:
         """The module of the kernel."""
-        return linear_group if isinstance(self.spec, linear_group.Spec) else FAMILIES[self.choice.impl]
+        for found in (linear_group, linear_cluster):
+            if isinstance(self.spec, found.Spec):
+                return found
+        return FAMILIES[self.choice.impl]
 
     @property
     def groups(self) -> int:
@@ -118,6 +121,11 @@ class Product:
         return self.split * self.m * self.n * self.phases
 
     @property
+    def led(self) -> bool:
+        """Copies of x have zeros in front (`linear_realign`)."""
+        return self.choice.impl == "full" and self.phases > 1
+
+    @property
     def shifted_x_size(self) -> int:
         """Half elements of the copies of x."""
         return self.phases * self.m * self.stride if self.shift_x else 0
@@ -132,22 +140,15 @@ class Product:
 
         ``shifted`` is what x is read from: its copies, or x itself.
         """
+        if isinstance(self.spec, linear_cluster.Spec):
+            return [shifted, w, y, self.m, self.n, self.k, self.stride, self.k, self.pitch]
         if self.choice.impl == "full":
             w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
-            walkers = self.grid // self.split
-            full = (
-                self.m,
-                self.n,
-                self.k,
-                self.stride,
-                w_stride,
-                self.tiles[0],
-                self.groups,
-                walkers,
-                self.split,
-            )
+            strides = (self.stride, w_stride, *((self.plane,) if self.pitch else ()))
+            order = (self.tiles[0], self.groups, self.grid // self.split, self.split)
             pitch = (self.pitch,) if self.pitch else ()
-            return [shifted, w, partials, counters, y, *full, *pitch]
+            full = (self.m, self.n, self.k, *strides, *order, *pitch)
+            return [shifted, w, partials, counters, y, *full]
         sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
         shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
         return [x, shifted, w, partials, counters, y, *sizes, *shares]
@@ -194,11 +195,29 @@ def product(
     check_accepts(choice.impl, m)
     whole = k % 8 == 0
     options: dict[str, Any] = choice.options
+    number = 1
+    if choice.impl == "full" and "groups" in options and aligned_w:
+        number = linear_realign.phases(k)
+        if number * m > n:  # a copy of w has fewer rows than those of x
+            number = 1
     # A copy of w is what the launch before writes: it cannot be loaded early.
-    overlap = overlap and aligned_w and (whole or choice.impl != "full")
+    overlap = overlap and aligned_w and (whole or choice.impl != "full" or number > 1)
     split = options.pop("split", 1)
     tiles, pitch = (0, 0), 0
-    if choice.impl == "full":
+    if "cluster" in options:
+        if split > 1:
+            raise ValueError(f"choice: {choice}: blocks that share x do not split K; leave split away")
+        pitch = options.pop("pitch", options["columns"])
+        together = n % 2 == 0 and pitch % 2 == 0 and aligned_y
+        spec: Any = linear_cluster.Spec(dtype, **options, overlap=overlap, halves=2 if together else 1)
+        if k % spec.deep or m > spec.x_rows:
+            raise ValueError(
+                f"choice: {choice} takes at most M={spec.x_rows} rows of x and whole steps of K, {spec.deep} each; got "
+                f"M={m}, K={k}"
+            )
+        grid = -(-n // (pitch * spec.cluster)) * spec.cluster
+        tiles, shift_x, copy_w, stride, plane, depth = (1, grid), not aligned_x, not aligned_w, k, 0, k
+    elif choice.impl == "full":
         slabs = -(-k // linear_full.SLAB)
         split = min(split, slabs)
         shares = options.pop("shares", 0)
@@ -206,7 +225,8 @@ def product(
         full: Any
         if "groups" in options:
             pitch = options.pop("pitch", 0)
-            full = linear_group.Spec(dtype, **options | {"turned": bool(options.get("turned", 0))})
+            options |= {"turned": bool(options.get("turned", 0)), "phases": number}
+            full = linear_group.Spec(dtype, **options)
             pitch = pitch or full.w_rows
             tiles = linear_group.tiles(full, m, n, pitch)
             guarded = bool(m % full.x_rows or n % full.w_rows or pitch != full.w_rows)
@@ -216,18 +236,18 @@ def product(
             tiles = linear_full.tiles(full, m, n)
             guarded = bool(m % full.rows or n % full.columns)
             ahead, whole_pairs = full.stages - 1, True
-        spec: Any = replace(
+        spec = replace(
             full,
             guarded=guarded or k % linear_full.SLAB != 0,
-            halves=2 if n % 2 == 0 and whole_pairs and aligned_y else 1,
+            halves=2 if n % 2 == 0 and whole_pairs and aligned_y and number == 1 else 1,
         )
-        shift_x, copy_w = not (whole and aligned_x), not (whole and aligned_w)
-        stride = linear_realign.padded(k) if shift_x else k
+        shift_x, copy_w = not (whole and aligned_x), not ((whole or number > 1) and aligned_w)
+        stride = linear_realign.padded(k, led=number > 1) if shift_x else k
         walkers = prod(tiles)
         # To copy ahead into the next tile, a tile must have at least as many slabs as are under way.
         if shares and slabs // split >= ahead:
             walkers = min(walkers, max(1, shares // split))
-        grid, number, plane, depth = walkers * split, 1, 0, k
+        grid, plane, depth = walkers * split, (m * stride if number > 1 else 0), k
     else:
         copy_w = not aligned_w
         edges = not whole and not copy_w

@@ -6,6 +6,11 @@ of vector and flat products read w at its own chunks, so they want x at the same
 head(p). The full product wants both operands whole: copy 0 (head 0), padded with zeros.
 
     target[p, row, j] = source[row, head(p) + j]    for j < stride, zero beyond K
+
+The product on warpgroups reads rows of w from the chunk on in which they begin, ``lead(p) = p K mod 8`` elements early;
+its copies of x have as many zeros in front:
+
+    target[p, row, j] = source[row, j - lead(p)]    zero outside 0 .. K - 1
 """
 
 from __future__ import annotations
@@ -27,9 +32,9 @@ def head(k: int, phase: int) -> int:
     return min(-phase * k % CHUNK, k)
 
 
-def padded(k: int) -> int:
-    """K rounded up to whole chunks."""
-    return -(-k // CHUNK) * CHUNK
+def padded(k: int, *, led: bool = False) -> int:
+    """K rounded up to whole chunks; ``led``: with room for the zeros in front of it."""
+    return -(-(k + (CHUNK - 1 if led else 0)) // CHUNK) * CHUNK
 
 
 @dataclass(frozen=True)
@@ -40,17 +45,20 @@ class Spec:
     warps: int = 8
     overlap: bool = False
     """The launch after this one may begin early (compute capability 9)."""
+    led: bool = False
+    """Copies have zeros in front, instead of a head left out."""
     shared_bytes: int = 0
 
     @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
-        return f"realign_{self.dtype}_w{self.warps}" + ("_o" if self.overlap else "")
+        marks = "_l" * self.led + "_o" * self.overlap
+        return f"realign_{self.dtype}_w{self.warps}{marks}"
 
 
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function for one spec and one body of the tile layer."""
-    warps, overlap = spec.warps, spec.overlap
+    warps, overlap, led = spec.warps, spec.overlap, spec.led
     lane, warp, block, divide, small, int64 = (
         tile.lane,
         tile.warp,
@@ -75,7 +83,8 @@ def build(tile: Any, spec: Spec) -> Any:
         column = small(8 * (item - row * in_row))
         phase = small(divide(row, rows))
         row = small(row - phase * rows)
-        skip = small((8 - ((phase * (k & 7)) & 7)) & 7)
+        skip = small((phase * (k & 7)) & 7)
+        skip = small(-skip if led else (8 - skip) & 7)
         x = load(source, skip + column, k, 0, 0, places(row, 0, row, k, 0))
         store(target, 0, 0, 8 * int64(item), 0, 0, 0, x)
 

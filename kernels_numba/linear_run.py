@@ -106,11 +106,11 @@ def launches(product: Product, index: int) -> Callable[[int, int, int, int], Non
         start = launcher("shifted", "w", 0, 0)
         return lambda stream, x, w, y: start(stream, x, x, w, y)
 
-    spec = linear_realign.Spec(product.spec.dtype, overlap=overlap)
     prepared: dict[int, tuple[Any, ...]] = {}
 
-    def realigner(target: int, rows: int, phases: int) -> Callable[..., None]:
-        sizes = _realign_sizes(product.k, rows, phases)
+    def realigner(target: int, rows: int, phases: int, *, led: bool = False) -> Callable[..., None]:
+        spec = linear_realign.Spec(product.spec.dtype, overlap=overlap, led=led)
+        sizes = _realign_sizes(product.k, rows, phases, led=led)
         grid = -(-sizes[-1] // (32 * spec.warps))
         realign = launch.load(linear_realign, spec, index)
         return realign.launcher(grid, ("x", target, *sizes), pointers=POINTERS, overlap=overlap)
@@ -118,7 +118,7 @@ def launches(product: Product, index: int) -> Callable[[int, int, int, int], Non
     def prepare(stream: int) -> tuple[Any, ...]:
         space = Workspace(product, index, stream)
         found = prepared[stream] = (
-            realigner(space.x, product.m, product.phases) if product.shift_x else None,
+            realigner(space.x, product.m, product.phases, led=product.led) if product.shift_x else None,
             realigner(space.w, product.n, 1) if product.copy_w else None,
             launcher(
                 space.x if product.shift_x else "shifted",
@@ -141,9 +141,9 @@ def launches(product: Product, index: int) -> Callable[[int, int, int, int], Non
     return run
 
 
-def _realign_sizes(k: int, rows: int, phases: int) -> tuple[int, int, int, int]:
+def _realign_sizes(k: int, rows: int, phases: int, *, led: bool) -> tuple[int, int, int, int]:
     """The realigning kernel's arguments after its pointers: rows, K, stride, chunks."""
-    stride = linear_realign.padded(k)
+    stride = linear_realign.padded(k, led=led)
     return rows, k, stride, phases * rows * stride // linear_realign.CHUNK
 
 
@@ -157,9 +157,9 @@ def run_cpu(product: Product, x: NDArray, w: NDArray) -> tuple[NDArray, Counters
     machine = Machine()
     tile = vocabulary(machine, dtype, "linear")
 
-    def realigned(source: Buffer, rows: int, phases: int, name: str) -> Buffer:
-        sizes = _realign_sizes(product.k, rows, phases)
-        spec = linear_realign.Spec(dtype)
+    def realigned(source: Buffer, rows: int, phases: int, name: str, *, led: bool = False) -> Buffer:
+        sizes = _realign_sizes(product.k, rows, phases, led=led)
+        spec = linear_realign.Spec(dtype, led=led)
         target = Buffer(name, aligned(np.full(sizes[-1] * linear_realign.CHUNK, POISON, np.int16)))
         grid = -(-sizes[-1] // (32 * spec.warps))
         machine.run(linear_realign.build(tile, spec), grid, spec.warps, 0, [source, target, *sizes])
@@ -168,7 +168,9 @@ def run_cpu(product: Product, x: NDArray, w: NDArray) -> tuple[NDArray, Counters
     x_buffer, w_buffer = (
         Buffer(name, aligned(values.reshape(-1).view(np.int16))) for name, values in (("x", x), ("w", w))
     )
-    shifted = realigned(x_buffer, product.m, product.phases, "shifted x") if product.shift_x else x_buffer
+    shifted = x_buffer
+    if product.shift_x:
+        shifted = realigned(x_buffer, product.m, product.phases, "shifted x", led=product.led)
     if product.copy_w:
         w_buffer = realigned(w_buffer, product.n, 1, "copied w")
     result = aligned(np.full(product.m * product.n, POISON, np.int16))
@@ -177,7 +179,9 @@ def run_cpu(product: Product, x: NDArray, w: NDArray) -> tuple[NDArray, Counters
     counters = Buffer("counters", np.zeros(product.groups, np.int32))
     arguments = product.arguments(x_buffer, shifted, w_buffer, partials, counters, y)
     kernel = product.family.build(tile, product.spec)
-    machine.run(kernel, product.grid, product.spec.warps, product.spec.shared_bytes // 4, arguments)
+    together = getattr(product.spec, "cluster", 1)
+    words = product.spec.shared_bytes // 4
+    machine.run(kernel, product.grid, product.spec.warps, words, arguments, cluster=together)
     if counters.data.any():
         raise RuntimeError(f"{product.spec.name}: counters are not back at zero")
     return result.view(HALF_TYPES[dtype]).reshape(product.m, product.n), machine.counters

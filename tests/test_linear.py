@@ -42,6 +42,9 @@ SMALL: dict[str, tuple[dict[str, int], ...]] = {
         {"groups": 1, "columns": 32, "stages": 3, "shares": 1},
         {"groups": 1, "turned": 1, "pitch": 37, "columns": 48, "stages": 4, "shares": 2},
         {"groups": 2, "turned": 1, "pitch": 70, "columns": 32, "stages": 3},
+        # Blocks that share x.
+        {"groups": 1, "pitch": 37, "columns": 48, "depth": 1, "stages": 5, "cluster": 2},
+        {"groups": 2, "pitch": 64, "columns": 64, "depth": 2, "stages": 4, "cluster": 4},
     ),
 }
 
@@ -64,7 +67,17 @@ class Case(NamedTuple):
     @property
     def choice(self) -> Choice:
         variants = SMALL[self.impl]
-        return Choice.of(self.impl, **variants[self.variant % len(variants)], split=self.split)
+        chosen = variants[self.variant % len(variants)]
+        return Choice.of(self.impl, **chosen, **({} if "cluster" in chosen else {"split": self.split}))
+
+    @property
+    def accepted(self) -> "Case":
+        """The case, or one like it that blocks which share x take: whole steps of K, and no more rows than they have."""
+        options = self.choice.options
+        if "cluster" not in options:
+            return self
+        deep, most = 64 * options["depth"], 64 * options["groups"]
+        return self._replace(m=min(self.m, most), k=deep * min(max(1, self.k // deep), 3))
 
     @property
     def product(self) -> Product:
@@ -92,9 +105,9 @@ def cases(draw: st.DrawFn, *, impls: tuple[str, ...] = OWN) -> Case:
     most = {"gemv": 4, "flat": 20, "full": 70}[impl]
     sizes = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 95, 127, 128)))
     depths = st.one_of(st.integers(1, 30), st.sampled_from((64, 127, 128, 129, 255, 256, 384, 511, 520, 700)))
-    return Case(
+    case = Case(
         impl,
-        draw(st.integers(0, 4), label="variant"),
+        draw(st.integers(0, 6), label="variant"),
         draw(st.integers(1, 3), label="split"),
         draw(st.integers(1, most), label="m"),
         draw(sizes, label="n"),
@@ -105,6 +118,7 @@ def cases(draw: st.DrawFn, *, impls: tuple[str, ...] = OWN) -> Case:
         draw(kinds.filter(lambda kind: kind != "huge range"), label="kind"),
         draw(seeds, label="seed"),
     )
+    return case.accepted
 
 
 def judge(y: NDArray, x: NDArray, w: NDArray, dtype: str) -> float:
@@ -134,6 +148,10 @@ def judge(y: NDArray, x: NDArray, w: NDArray, dtype: str) -> float:
 @example(Case("full", 2, 1, 70, 128, 256))
 @example(Case("full", 3, 2, 33, 80, 511, "bf16", aligned_x=False))
 @example(Case("full", 4, 1, 31, 141, 384))
+@example(Case("full", 3, 2, 33, 300, 511))  # rows of w apart in phases
+@example(Case("full", 4, 1, 5, 141, 257, "bf16"))
+@example(Case("full", 5, 1, 64, 141, 384))
+@example(Case("full", 6, 1, 100, 141, 384, "bf16", aligned_x=False, aligned_w=False))
 def test_within_the_bound_of_the_reference(case: Case) -> None:
     x, w = case.data()
     y, _ = run_cpu(case.product, x, w)

@@ -61,6 +61,10 @@ def noise(m: int, n: int, k: int, dtype: str = "fp16", seed: int = 0) -> tuple[N
 @example(Case("full", 2, 1, 70, 128, 256))
 @example(Case("full", 3, 2, 33, 80, 511, "bf16", aligned_x=False))
 @example(Case("full", 4, 1, 31, 141, 384))
+@example(Case("full", 3, 2, 33, 300, 511))
+@example(Case("full", 4, 1, 5, 141, 257, "bf16"))
+@example(Case("full", 5, 1, 64, 141, 384))
+@example(Case("full", 6, 1, 100, 141, 384, "bf16", aligned_x=False, aligned_w=False))
 def test_bodies_agree(case: Case) -> None:
     """The same sums but for the order within an instruction; both within the bound; inputs as they were."""
     torch = pytest.importorskip("torch")
