@@ -53,8 +53,8 @@ class Spec:
         unit = 16 * self.groups
         if self.columns not in range(unit, 257, unit):
             raise ValueError(
-                f"columns: {self.groups} warpgroups copy {unit} rows at once and a product has at most 256 columns, so a "
-                f"multiple up to 256; got {self.columns}"
+                f"columns: {self.groups} warpgroups copy {unit} rows at once and a product has at most 256 columns, so "
+                f"a multiple up to 256; got {self.columns}"
             )
         if self.stages < SLACK + 2:
             raise ValueError(

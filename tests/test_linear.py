@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
     @property
     def accepted(self) -> "Case":
-        """The case, or one like it that blocks which share x take: whole steps of K, and no more rows than they have."""
+        """The case, or one like it that blocks which share x take: whole steps of K, no more rows than they have."""
         options = self.choice.options
         if "cluster" not in options:
             return self
