@@ -20,10 +20,12 @@ from costmodel.models import model, models
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "linear.md"
 MODEL = "llama2-7b"
-VENDOR, OVERLAPPED = "cublas", "-overlapped"
+VENDOR, OVERLAPPED, DISPATCH = "cublas", "-overlapped", "dispatch"
 TARGETS = {"qkv": (26.0, 24.0), "o": (10.5, 9.0), "ffn1": (24.0, 21.5), "ffn2": (24.5, 22.0)}
 """Microseconds for up to 16 rows that were set before: at most, and the aim."""
 FEW, SOME, MANY = (1, 2, 4, 8, 16), (32, 64), (256, 512, 1024, 2048)
+WITHIN = 1.03
+"""How far behind the fastest provider dispatch may be."""
 NAMES = {"gemv": "vector", "flat": "flat", "full": "full"}
 Providers = dict[str, Row]
 
@@ -113,6 +115,34 @@ def _other_shapes(times: Times, done: set[tuple[int, int]]) -> list[str]:
     return ["", title, "", *_table(["", "[N, K]", *(f"M = {m}" for m in sizes)], rows, left=2)]
 
 
+def dispatched(rows: Sequence[Row]) -> list[str]:
+    """What dispatch picks beside the fastest provider of each case: the ratio of their times, by layer and M."""
+    cases: dict[tuple[int, int], dict[int, float]] = {}
+    for pair, by_m in Times(rows).found.items():
+        for m, providers in by_m.items():
+            if DISPATCH in providers:
+                one_by_one = [r.median_us for name, r in providers.items() if not name.endswith(OVERLAPPED)]
+                cases.setdefault(pair, {})[m] = providers[DISPATCH].median_us / min(one_by_one)
+    if not cases:
+        return ["Not measured yet."]
+    sizes = sorted({m for found in cases.values() for m in found})
+    names = {
+        pair: f"{slug} {layer}" for slug, found in models().items() for layer, pair in found.linear.items()
+    }
+    table = []
+    for pair, found in cases.items():
+        cells = [f"{found[m]:.2f}" if m in found else "-" for m in sizes]
+        table.append([names.get(pair, ""), f"[{pair[0]}, {pair[1]}]", *cells])
+    ratios = sorted(ratio for found in cases.values() for ratio in found.values())
+    late = sum(ratio > WITHIN for ratio in ratios)
+    return [
+        f"{len(ratios)} cases: at most {WITHIN - 1:.0%} behind in {len(ratios) - late}, {ratios[-1] - 1:.1%} at worst,",
+        f"{ratios[int(0.95 * (len(ratios) - 1))] - 1:.1%} or less in 95 of 100.",
+        "",
+        *_table(["", "[N, K]", *(f"M = {m}" for m in sizes)], table, left=2),
+    ]
+
+
 def targets(rows: Sequence[Row]) -> list[str]:
     """What was set for each layer of `MODEL`, and what was reached."""
     times, layers = Times(rows), model(MODEL).linear
@@ -168,6 +198,7 @@ def sections(slug: str) -> dict[str, list[str]]:
         raise ValueError(f"nothing of {what} was measured on {slug}; run `{command}` there")
     return {
         "measured-linear": measured(rows, slug),
+        "dispatch-linear": dispatched(rows),
         "targets-linear": targets(rows),
         "decode-step": decode(steps),
     }

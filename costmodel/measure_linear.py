@@ -135,29 +135,10 @@ def main(
 
 def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str) -> Iterator[Point]:
     """Time all candidates of a layer for every M."""
-    todo = {m: candidates(m, n, k, sm_count) for m in (QUICK_SWEEP if quick else SWEEP)}
-    cache = torch.cuda.get_device_properties(0).L2_cache_size
-    sets = max(2, math.ceil(2 * cache / (2 * n * k)) + 1)
-    generator = torch.Generator(device="cuda").manual_seed(n + k)
-    weights = [
-        torch.randn((n, k), device="cuda", generator=generator, dtype=torch.float32).half()
-        for _ in range(sets)
-    ]
-    for m, choices in todo.items():
-        point = Point(m)
-        x = torch.randn((m, k), device="cuda", generator=generator, dtype=torch.float32).half()
-        exact, allowed = _exact(x, weights[0], torch)
-        for choice in choices:
-            for overlap in (False,) if choice.impl == "vendor" else (False, True):
-                calls, y = _calls(choice, x, weights, overlap=overlap)
-                y.fill_(math.nan)
-                calls[0]()
-                point.error[choice] = _error(y, exact, allowed, f"{choice} M={m} N={n} K={k}")
-                times = measure.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
-                deciles = statistics.quantiles(times, n=10)
-                point.times[overlap][choice] = Timing(
-                    statistics.median(times), deciles[1], deciles[7], len(times)
-                )
+    weights, generator = weights_of(n, k, torch)
+    for m in QUICK_SWEEP if quick else SWEEP:
+        choices = candidates(m, n, k, sm_count)
+        point = time_choices(choices, m, weights, generator, torch)
         best, timing = point.best(overlap=False, vendor=True)  # type: ignore[misc]
         early = point.best(overlap=True)
         text = f"; overlapped {early[0].impl} {early[1].median:.1f}" if early else ""
@@ -167,6 +148,49 @@ def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str)
         yield point
     del weights
     torch.cuda.empty_cache()
+
+
+def weights_of(n: int, k: int, torch: Any) -> tuple[list[Any], Any]:
+    """Random weights of more than L2 together, and the generator that inputs are to come from."""
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = max(2, math.ceil(2 * cache / (2 * n * k)) + 1)
+    generator = torch.Generator(device="cuda").manual_seed(n + k)
+    weights = [
+        torch.randn((n, k), device="cuda", generator=generator, dtype=torch.float32).half()
+        for _ in range(sets)
+    ]
+    return weights, generator
+
+
+def time_choices(
+    choices: Sequence[Any],
+    m: int,
+    weights: list[Any],
+    generator: Any,
+    torch: Any,
+    *,
+    modes: Sequence[bool] = (False, True),
+) -> Point:
+    """Times of choices, launched one after another and overlapped; None is what dispatch picks.
+
+    Raises `MeasurementError` where a result is wrong.
+    """
+    n, k = weights[0].shape
+    point = Point(m)
+    x = torch.randn((m, k), device="cuda", generator=generator, dtype=torch.float32).half()
+    exact, allowed = _exact(x, weights[0], torch)
+    for choice in choices:
+        for overlap in modes[:1] if choice is not None and choice.impl == "vendor" else modes:
+            calls, y = _calls(choice, x, weights, overlap=overlap)
+            y.fill_(math.nan)
+            calls[0]()
+            point.error[choice] = _error(y, exact, allowed, f"{choice} M={m} N={n} K={k}")
+            times = measure.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
+            deciles = statistics.quantiles(times, n=10)
+            point.times[overlap][choice] = Timing(
+                statistics.median(times), deciles[1], deciles[7], len(times)
+            )
+    return point
 
 
 def _calls(choice: Any, x: Any, weights: list[Any], *, overlap: bool) -> tuple[list[Callable[[], Any]], Any]:
@@ -198,34 +222,25 @@ def _error(y: Any, exact: Any, allowed: Any, what: str) -> float:
 
 def rows_of(point: Point, n: int, k: int) -> Iterator[Row]:
     """Rows for the measurement file: the best settings of every kernel, overlapped and not, and the vendor's."""
-    stamp = (datetime.date.today().isoformat(), measure.commit())
-    m = point.m
-    case = measurements.format_case("linear", {"M": m, "N": n, "K": k})
-    nbytes, flops = 2 * (n * k + m * k + m * n), 2 * m * n * k
     for impl in ("gemv", "flat", "full", "vendor"):
         for overlap in (False, True):
             best = point.best(overlap=overlap, impl=impl, vendor=True)
             if best is None or (impl == "vendor" and overlap):
                 continue
-            choice, t = best
+            choice, timing = best
             name = "cublas" if impl == "vendor" else f"ours:{impl}" + ("-overlapped" if overlap else "")
             note = "through torch.matmul" if impl == "vendor" else str(choice)
-            error = point.error[choice]
-            yield Row(
-                "linear",
-                case,
-                "fp16",
-                name,
-                t.median,
-                t.low,
-                t.high,
-                t.samples,
-                nbytes,
-                flops,
-                error,
-                *stamp,
-                note,
-            )
+            yield row_of(point, n, k, name, timing, point.error[choice], note)
+
+
+def row_of(point: Point, n: int, k: int, provider: str, timing: Timing, error: float, note: str) -> Row:
+    """A row for the measurement file."""
+    m = point.m
+    case = measurements.format_case("linear", {"M": m, "N": n, "K": k})
+    moved, flops = 2 * (n * k + m * k + m * n), 2 * m * n * k
+    times = (timing.median, timing.low, timing.high, timing.samples)
+    stamp = (datetime.date.today().isoformat(), measure.commit())
+    return Row("linear", case, "fp16", provider, *times, moved, flops, error, *stamp, note)
 
 
 def candidate_products(pairs: Iterable[tuple[int, int]], quick: bool, sm_count: int, torch: Any) -> list[Any]:

@@ -105,9 +105,14 @@ class Spec:
         return self.x_rows * self.x_row_words
 
     @property
+    def stage_bytes(self) -> int:
+        """Of a step, with its two barriers."""
+        return 4 * (self.w_stage_words + self.x_stage_words + 4)
+
+    @property
     def shared_bytes(self) -> int:
-        """All stages, and their barriers."""
-        return 4 * self.stages * (self.w_stage_words + self.x_stage_words + 4)
+        """All stages."""
+        return self.stages * self.stage_bytes
 
     @property
     def registers(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kernels_numba import linear_flat, linear_full, linear_group
+from kernels_numba import linear_cluster, linear_flat, linear_full, linear_group
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.linear_product import Choice
 
@@ -124,7 +124,7 @@ def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> C
 # ---- the full product on warpgroups ----------------------------------------------------------------------------
 GROUP_COLUMNS = (256, 192, 160, 128, 96, 64, 32)
 """Rows of the right operand of a tile."""
-MOST_STAGES = 10
+MOST_STAGES, MOST_SHARED_STAGES = 10, 16
 L2_BYTES_PER_US, ALONE_BYTES_PER_US = 68e3, 72e3
 """What an SM of an H200 gets from L2 where all ask (for much that others ask for too), and at most;"""
 FLOPS_PER_US, MEMORY_BYTES_PER_US, MEMORY_REACH = 6.0e6, 34.5e3, 1.4
@@ -181,6 +181,55 @@ def group_candidates(
                 if turned:
                     settings |= {"turned": 1, "pitch": pitch}
                 yield time_us, Choice.of("full", **settings, blocks=1, shares=sm_count, split=split)
+
+
+CLUSTER_REACH = {2: 1.0, 4: 10 / 11, 8: 10 / 11}
+"""How many of an H200's SMs clusters of so many blocks can fill: its parts have 16 or 18 SMs, some of them less."""
+SM_SHARED_EXTRA = 1024
+"""Shared memory that every block takes beside its own."""
+
+
+def cluster_choice(
+    m: int,
+    n: int,
+    k: int,
+    sm_count: int,
+    shared_bytes: int,
+    *,
+    cluster: int,
+    depth: int = 1,
+    per_sm: int = 1,
+    pitch: int = 0,
+) -> Choice | None:
+    """Settings of the product whose blocks share x; None where it does not fit, or K is not whole steps.
+
+    Args:
+        m: rows of x.
+        n: rows of w.
+        k: columns of both.
+        sm_count: the GPU's SMs,
+        shared_bytes: and the shared memory that it allows a block.
+        cluster: blocks that share x.
+        depth: slabs of a step.
+        per_sm: blocks that an SM is to hold.
+        pitch: rows of w for each block; 0: as many as give every SM the same.
+    """
+    groups = -(-m // linear_group.GROUP_ROWS)
+    unit = 16 * groups
+    if not pitch:
+        slots = int(sm_count * CLUSTER_REACH[cluster]) // cluster * cluster * per_sm
+        share = -(-n // max(slots, cluster))
+        pitch = share + share % 2
+    columns = -(-pitch // unit) * unit
+    if k % (linear_full.SLAB * depth) or columns > 256 or linear_group.GROUP_ROWS * groups > 256:
+        return None
+    room = (shared_bytes + SM_SHARED_EXTRA) // per_sm - SM_SHARED_EXTRA
+    settings: dict[str, Any] = {"groups": groups, "columns": columns, "depth": depth, "cluster": cluster}
+    step_bytes = linear_cluster.Spec("fp16", **settings, stages=linear_cluster.SLACK + 2).stage_bytes
+    stages = min(room // step_bytes, MOST_SHARED_STAGES // depth)
+    if stages < linear_cluster.SLACK + 2:
+        return None
+    return Choice.of("full", **settings, stages=stages, pitch=pitch)
 
 
 def _default_group(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> Choice | None:

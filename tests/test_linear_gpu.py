@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from test_linear import DTYPES, OWN, Case, cases, judge
 
 import kernels_numba
-from kernels_numba import HostCopyWarning, Linear, linear_group
+from kernels_numba import HostCopyWarning, Linear, linear_cluster, linear_group
 from kernels_numba.linear_product import LARGEST_M, Choice
 from kernels_numba.linear_run import run_cpu
-from kernels_numba.linear_settings import default_choice
+from kernels_numba.linear_settings import cluster_choice, default_choice
 
 pytestmark = pytest.mark.gpu
 
@@ -94,11 +94,11 @@ def test_bodies_agree(case: Case) -> None:
 @pytest.mark.parametrize(("n", "k"), LAYERS)
 def test_default_kernels(n: int, k: int, impl: str, dtype: str, torch: Any) -> None:
     limit = LARGEST_M[impl] or 200
+    x, w = noise(limit, n, k, dtype)
+    a, b = to_torch(x), to_torch(w)
     for m in {1, min(3, limit), limit}:
-        x, w = noise(m, n, k, dtype)
-        a, b = to_torch(x), to_torch(w)
-        y = kernels_numba.linear(a, b, impl=impl, out=poisoned(torch, m, n, a))
-        judge(to_numpy(y), x, w, dtype)
+        y = kernels_numba.linear(a[:m], b, impl=impl, out=poisoned(torch, m, n, a))
+        judge(to_numpy(y), x[:m], w, dtype)
 
 
 @pytest.mark.parametrize("m", [1, 2, 8, 16, 33, 64, 128, 300])
@@ -128,14 +128,38 @@ def test_kernels_for_other_gpus_are_refused(torch: Any) -> None:
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (4097, 4095), (130, 8191)])
 def test_full_product_for_many_rows(n: int, k: int, dtype: str, torch: Any) -> None:
     """Several tiles a block, whole and not; again and again the same bits."""
+    x, w = noise(513, n, k, dtype)
+    a, b = to_torch(x), to_torch(w)
     for m in (24, 64, 150, 256, 513):
-        x, w = noise(m, n, k, dtype)
-        a, b = to_torch(x), to_torch(w)
         layer = Linear(m, n, k, dtype=dtype, impl="full")
-        y = layer(a, b, out=poisoned(torch, m, n, a))
-        judge(to_numpy(y), x, w, dtype)
+        y = layer(a[:m], b, out=poisoned(torch, m, n, a))
+        judge(to_numpy(y), x[:m], w, dtype)
         for _ in range(10):
-            assert torch.equal(layer(a, b, out=poisoned(torch, m, n, a)), y)
+            assert torch.equal(layer(a[:m], b, out=poisoned(torch, m, n, a)), y)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("cluster", "depth", "per_sm", "most"), [(2, 1, 1, 200), (4, 2, 1, 77), (8, 1, 2, 77)]
+)
+def test_blocks_that_share_x(
+    cluster: int, depth: int, per_sm: int, most: int, overlap: bool, torch: Any
+) -> None:
+    """Every row of x reaches all blocks, launch after launch; shares of the weights are not whole, some empty."""
+    where = kernels_numba.device()
+    if where.capability != linear_cluster.CAPABILITY:
+        pytest.skip(f"needs compute capability {linear_cluster.CAPABILITY}; {where}")
+    x, w = noise(200, 3001, 1024)
+    a, b = to_torch(x), to_torch(w)
+    for m in (1, 64, most):
+        options = {"cluster": cluster, "depth": depth, "per_sm": per_sm}
+        choice = cluster_choice(m, 3001, 1024, where.sm_count, where.shared_bytes_per_block, **options)
+        assert choice is not None
+        layer = Linear(m, 3001, 1024, dtype="fp16", choice=choice, overlap=overlap)
+        y = layer(a[:m], b, out=poisoned(torch, m, 3001, a))
+        judge(to_numpy(y), x[:m], w, "fp16")
+        for _ in range(50):
+            assert torch.equal(layer(a[:m], b, out=poisoned(torch, m, 3001, a)), y)
 
 
 def test_vendor(torch: Any) -> None:

@@ -42,6 +42,20 @@ def test_products_beside_the_library() -> None:
     assert "| qkv | - (-) | 1.25 (1.20) | - | - | - | - |" in reached
 
 
+def test_what_dispatch_picks_beside_the_fastest() -> None:
+    """Overlapped launches are no provider of their own; between the M of other layers there is a dash."""
+    assert linear_report.dispatched(ROWS) == ["Not measured yet."]
+    more = [
+        row(64, QKV, "dispatch", 25.5),
+        row(8, (4097, 4095), "dispatch", 22.0),
+        row(8, QKV, "dispatch", 9.0),
+    ]
+    lines = linear_report.dispatched([*ROWS, *more])
+    assert lines[:2] == ["3 cases: at most 3% behind in 2, 10.0% at worst,", "2.0% or less in 95 of 100."]
+    assert lines[3] == "|  | [N, K] | M = 8 | M = 64 |"
+    assert lines[5:] == ["| llama2-7b qkv | [12288, 4096] | 1.00 | 1.02 |", "|  | [4097, 4095] | 1.10 | - |"]
+
+
 def test_decode_step_by_technique() -> None:
     """A column for each combination, in a fixed order; what was not measured is a dash."""
     names = [v.name for v in measure_decode.variants()]

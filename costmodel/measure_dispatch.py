@@ -1,0 +1,75 @@
+"""What dispatch picks, timed beside everything that was measured: ``python -m costmodel.measure_dispatch``.
+
+For every layer of every model and M up to 512 the product that ``kernels_numba.linear`` picks for PyTorch arrays, by
+the dispatch table that is installed, is timed anew: provider "dispatch" in the measurements. Between the M of the sweep,
+which the tables know nothing of, all kernels and the vendor's library are timed too, for the layers of one model.
+`costmodel.linear_report` sets them against the fastest provider of each case.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from costmodel import gpus, measure, measurements, render
+from costmodel.measure_linear import (
+    SWEEP,
+    candidates,
+    compile_products,
+    row_of,
+    rows_of,
+    time_choices,
+    weights_of,
+)
+from costmodel.measurements import Row
+from costmodel.models import models
+
+MOST = 512
+BETWEEN, MODEL = (5, 20, 40, 80, 160, 320), "llama2-7b"
+PROVIDER = "dispatch"
+
+
+def rows(n: int, k: int, sizes: tuple[int, ...], others: tuple[int, ...], sm_count: int) -> Iterator[Row]:
+    """Rows of one layer: what dispatch picks for M of ``sizes``, and beside all kernels for ``others``."""
+    from kernels_numba import Linear
+
+    torch = measure.need_torch()
+    weights, generator = weights_of(n, k, torch)
+    for m in (*sizes, *others):
+        choices = [None, *(candidates(m, n, k, sm_count) if m in others else ())]
+        point = time_choices(choices, m, weights, generator, torch, modes=(False,))
+        picked = Linear(m, n, k, dtype="fp16").choice("torch")
+        timing, error = point.times[False].pop(None), point.error.pop(None)
+        yield row_of(point, n, k, PROVIDER, timing, error, str(picked))
+        yield from rows_of(point, n, k)
+        render.note(f"[{n}, {k}] M={m}: {picked.impl} {timing.median:.1f} us")
+
+
+def main() -> int:
+    """The command; returns the exit code."""
+    from kernels_numba import device
+    from kernels_numba.linear_product import product
+
+    here = device()
+    if not here.is_gpu:
+        render.note(f"no GPU to measure: {here.reason}")
+        return measure.NO_GPU
+    torch, slug, sms = measure.need_torch(), gpus.by_device_name(str(here.name)).slug, int(here.sm_count or 1)
+    layers = {pair: name for name, found in reversed(models().items()) for pair in found.linear.values()}
+    sizes = tuple(m for m in SWEEP if m <= MOST)
+    pairs = [(pair, BETWEEN if name == MODEL else ()) for pair, name in layers.items()]
+    made = [
+        product(choice, m, *pair, "fp16")
+        for pair, others in pairs
+        for m in others
+        for choice in candidates(m, *pair, sms)
+        if choice.impl != "vendor"
+    ]
+    compile_products(made, torch)
+    for pair, others in pairs:
+        measurements.append(list(rows(*pair, sizes, others, sms)), slug)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
