@@ -97,10 +97,7 @@ def _row(times: Times, pair: tuple[int, int], m: int) -> list[str]:
 
 def _other_shapes(times: Times, done: set[tuple[int, int]]) -> list[str]:
     """The library's time over ours for the shapes of other models and of none, by M."""
-    owners: dict[tuple[int, int], str] = {}
-    for slug, found in models().items():
-        for layer, pair in found.linear.items():
-            owners.setdefault(pair, f"{slug} {layer}")
+    owners = _owners()
     shapes = [pair for pair in times.found if pair not in done]
     if not shapes:
         return []
@@ -115,6 +112,15 @@ def _other_shapes(times: Times, done: set[tuple[int, int]]) -> list[str]:
     return ["", title, "", *_table(["", "[N, K]", *(f"M = {m}" for m in sizes)], rows, left=2)]
 
 
+def _owners() -> dict[tuple[int, int], str]:
+    """Which model's layer a shape is; the first one's where several have it."""
+    found: dict[tuple[int, int], str] = {}
+    for slug, one in models().items():
+        for layer, pair in one.linear.items():
+            found.setdefault(pair, f"{slug} {layer}")
+    return found
+
+
 def dispatched(rows: Sequence[Row]) -> list[str]:
     """What dispatch picks beside the fastest provider of each case: the ratio of their times, by layer and M."""
     cases: dict[tuple[int, int], dict[int, float]] = {}
@@ -126,9 +132,7 @@ def dispatched(rows: Sequence[Row]) -> list[str]:
     if not cases:
         return ["Not measured yet."]
     sizes = sorted({m for found in cases.values() for m in found})
-    names = {
-        pair: f"{slug} {layer}" for slug, found in models().items() for layer, pair in found.linear.items()
-    }
+    names = _owners()
     table = []
     for pair, found in cases.items():
         cells = [f"{found[m]:.2f}" if m in found else "-" for m in sizes]
