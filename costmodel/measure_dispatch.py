@@ -2,7 +2,7 @@
 
 For every layer of every model and M up to 512 the product that ``kernels_numba.linear`` picks for PyTorch arrays, by
 the dispatch table that is installed, is timed anew: provider "dispatch" in the measurements. Between the M of the
-sweep, which the tables know nothing of, all kernels and the vendor's library are timed too, for the layers of one model.
+sweep, which the tables know nothing of, all kernels and the library are timed too, for the layers of one model.
 `costmodel.linear_report` sets them against the fastest provider of each case.
 """
 

@@ -22,6 +22,8 @@ import numpy as np
 
 import kernels_numba
 import reference
+from kernels_numba import linear_cluster
+from kernels_numba.linear_settings import cluster_choice
 from monarch import Plan, SparsityPattern
 
 TOOLS = ("memcheck", "racecheck")
@@ -152,6 +154,21 @@ def multiply(impl: str, most: int) -> None:
         y = kernels_numba.linear(x, w, impl=impl)
         exact = reference.linear(x, w)
         assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (impl, m, n, k)
+
+
+def multiply_together() -> None:
+    """Linear layers whose blocks share their rows of x, in clusters of all sizes."""
+    where = kernels_numba.device()
+    if where.capability != linear_cluster.CAPABILITY:
+        return
+    for cluster, depth, m, n in ((2, 1, 3, 1001), (4, 2, 64, 1200), (8, 1, 100, 999)):
+        x, w = _random(m, 640).astype(np.float16), _random(n, 640, seed=1).astype(np.float16)
+        choice = cluster_choice(
+            m, n, 640, where.sm_count, where.shared_bytes_per_block, cluster=cluster, depth=depth
+        )
+        y = kernels_numba.Linear(m, n, 640, dtype="fp16", choice=choice)(x, w)
+        exact = reference.linear(x, w)
+        assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (cluster, m, n)
 
 
 def convolve_images(dtype: str, *layers: dict) -> None:
@@ -292,6 +309,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gemv": partial(multiply, "gemv", 4),
     "flat": partial(multiply, "flat", 33),
     "full": partial(multiply, "full", 130),
+    "cluster": multiply_together,
     "conv2d": partial(convolve_images, "fp16", *LAYERS),
     "conv2d-float": partial(convolve_images, "fp32", *LAYERS),
     "conv2d-large": partial(convolve_images, "fp16", *LARGE),
