@@ -139,6 +139,14 @@ made outside the kernel                            called inside
 ``group_wait(columns, pending)``                   ``c = wait(c)``: until so many products are under way
 ``store_group``, ``store_group_turned``            ``store(target, at, stride, rows, columns, c)``: to a matrix,
                                                    or to its transpose
+``group_mma_add_held(columns, k_tiles)``           ``mma_add(c, a, right)``: the same, waited for, with the left
+                                                   operand in registers
+``clear_halves(count, step, most)``                ``clear(at_half, elements)``: zeros to shared memory
+``begin_sharing(stages, blocks)``,                 ``begin(at, word)``, ``end()``: the blocks of a cluster meet,
+``end_sharing``                                    with barriers for ``stages`` buffers
+``announce``, ``share_row(nbytes, blocks)``        ``announce(word, nbytes)``; ``share(to_half, word, source, at,
+                                                   valid)``: a copy to all blocks of the cluster
+``await_barrier``, ``let_go(blocks)``              ``wait(word, parity)``; ``let_go(word)``: done with a buffer
 ================================================== ========================================================
 
 "attention", for attention and softmax:
