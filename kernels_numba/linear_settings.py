@@ -124,11 +124,14 @@ def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> C
 # ---- the full product on warpgroups ----------------------------------------------------------------------------
 GROUP_COLUMNS = (256, 192, 160, 128, 96, 64, 32)
 """Rows of the right operand of a tile."""
-MOST_STAGES, MOST_SHARED_STAGES = 10, 16
+MOST_COLUMNS = 256
+MOST_STAGES, MOST_SHARED_STAGES = 12, 16
 L2_BYTES_PER_US, ALONE_BYTES_PER_US = 68e3, 72e3
 """What an SM of an H200 gets from L2 where all ask (for much that others ask for too), and at most;"""
 FLOPS_PER_US, MEMORY_BYTES_PER_US, MEMORY_REACH = 6.0e6, 34.5e3, 1.4
 """from its tensor cores; and its share of device memory, of which a block can ask for so much more;"""
+ROUGH_ORDER = 4
+"""Of the norm that adds up what hides each other."""
 LATENCY_US, SLAB_US = 1.5, 0.15
 """how long a slab is on its way when all SMs ask, and the least that it takes;"""
 MEETING_US, SUMS_BYTES_PER_US = 1.5, 40e3
@@ -140,47 +143,68 @@ def group_candidates(
 ) -> Iterator[tuple[float, Choice]]:
     """Settings of the full product on warpgroups that fit, each with a rough time in microseconds.
 
-    Tiles are two warpgroups' rows of x by ``columns`` rows of w; or, turned, one or two warpgroups' rows of w by all
-    rows of x (at most 256), with as many rows of w for each block as give every SM the same.
+    Tiles are one or two warpgroups' rows of x by ``columns`` rows of w; or, turned, one or two warpgroups' rows of w by
+    all rows of x (at most 256). Of w a tile may have fewer rows than it has room for, so that every SM gets the same.
     """
     slabs = -(-k // linear_full.SLAB)
     moved = 2 * (n * k + m * k + m * n) / MEMORY_BYTES_PER_US
-    for turned, groups in ((0, 2), (1, 1), (1, 2)):
+    for turned, groups, columns, pitch, split in _group_tiles(m, n, slabs, sm_count):
         rows = linear_group.GROUP_ROWS * groups
-        for columns in GROUP_COLUMNS:
-            if columns % (16 * groups) or (turned and not m <= columns < m + 32):
+        stages = min(MOST_STAGES, shared_bytes // ((rows + columns) * 2 * linear_full.SLAB))
+        if stages < 3:
+            continue
+        tiles = -(-m // (columns if turned else rows)) * -(-n // pitch)
+        if split > 1 and tiles * split > 2 * sm_count:
+            continue
+        active = min(tiles * split, sm_count)
+        loaded = ((columns if turned else rows) + pitch) * 2 * linear_full.SLAB
+        slab_us = max(
+            loaded / min(ALONE_BYTES_PER_US, L2_BYTES_PER_US * sm_count / active),
+            LATENCY_US / (stages - 2),
+            2 * linear_full.SLAB * rows * columns / FLOPS_PER_US,
+            SLAB_US,
+        )
+        turns = -(-tiles * split // sm_count)
+        parts = (turns * slabs / split * slab_us, moved / min(sm_count, MEMORY_REACH * active))
+        time_us = sum(part**ROUGH_ORDER for part in parts) ** (1 / ROUGH_ORDER)
+        if split > 1:
+            time_us += MEETING_US + (split + 1) * 4 * rows * columns / SUMS_BYTES_PER_US
+        settings = {"groups": groups, "columns": columns, "stages": stages}
+        if turned:
+            settings["turned"] = 1
+        if pitch != (rows if turned else columns):
+            settings["pitch"] = pitch
+        yield time_us, Choice.of("full", **settings, blocks=1, shares=sm_count, split=split)
+
+
+def _group_tiles(m: int, n: int, slabs: int, sm_count: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Whether turned, warpgroups, columns, rows of w of a tile, and the split of K."""
+    for split in (split for split in (1, 2, 3, 4, 6, 8) if split == 1 or split <= slabs // 4):
+        for groups in (1, 2):
+            rows, unit = linear_group.GROUP_ROWS * groups, 16 * groups
+            # Turned: all rows of x, and as many of w as give every SM the same.
+            share = -(-n * split // sm_count)
+            pitch = _even(-(-share // -(-share // rows)))
+            for columns in GROUP_COLUMNS:
+                if columns % unit == 0 and m <= columns < m + 32 and (groups == 1 or 2 * pitch > rows):
+                    yield 1, groups, columns, pitch, split
+            if (groups == 1) != (m <= linear_group.GROUP_ROWS):
                 continue
-            stages = min(MOST_STAGES, shared_bytes // ((rows + columns) * 2 * linear_full.SLAB))
-            if stages < 3:
-                continue
-            for split in (1, 2, 3, 4, 6, 8):
-                if split > 1 and split > slabs // 4:
-                    continue
-                pitch = columns
-                if turned:
-                    share = -(-n * split // sm_count)
-                    pitch = min(rows, share + share % 2)
-                    if 2 * pitch <= rows and groups > 1:
-                        continue
-                tiles = -(-m // (columns if turned else rows)) * -(-n // pitch)
-                if split > 1 and tiles * split > 2 * sm_count:
-                    continue
-                active = min(tiles * split, sm_count)
-                loaded = ((pitch if turned else rows) + columns) * 2 * linear_full.SLAB
-                slab_us = max(
-                    loaded / min(ALONE_BYTES_PER_US, L2_BYTES_PER_US * sm_count / active),
-                    LATENCY_US / (stages - 2),
-                    2 * linear_full.SLAB * rows * columns / FLOPS_PER_US,
-                    SLAB_US,
-                )
-                turns = -(-tiles * split // sm_count)
-                time_us = max(turns * slabs / split * slab_us, moved / min(sm_count, MEMORY_REACH * active))
-                if split > 1:
-                    time_us += MEETING_US + (split + 1) * 4 * rows * columns / SUMS_BYTES_PER_US
-                settings = {"groups": groups, "columns": columns, "stages": stages}
-                if turned:
-                    settings |= {"turned": 1, "pitch": pitch}
-                yield time_us, Choice.of("full", **settings, blocks=1, shares=sm_count, split=split)
+            for columns in GROUP_COLUMNS:
+                if columns % unit == 0:
+                    yield 0, groups, columns, columns, split
+            # The same number of whole tiles for every SM, of which not all columns are used.
+            x_tiles = -(-m // rows)
+            for turns in (1, 2, 3):
+                w_tiles = sm_count * turns // (x_tiles * split)
+                pitch = _even(-(-n // w_tiles)) if w_tiles else n
+                columns = -(-pitch // unit) * unit
+                if columns <= MOST_COLUMNS and pitch != columns:
+                    yield 0, groups, columns, pitch, split
+
+
+def _even(rows: int) -> int:
+    return rows + rows % 2
 
 
 CLUSTER_REACH = {2: 1.0, 4: 10 / 11, 8: 10 / 11}
