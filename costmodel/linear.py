@@ -269,7 +269,7 @@ def _time_on_groups(
         "memory": moved / r.memory_bytes_per_s / reach,
         "L2": passing * busiest / r.group_cache_bytes_per_s,
         "tensor cores": 4096.0 * counted.mma_m16n8k16 * busiest / r.group_flops_per_s,
-        "latency": slabs * KERNEL.group_latency_s / product.spec.ahead,
+        "latency": slabs * KERNEL.group_latency_s / (product.spec.ahead * getattr(product.spec, "depth", 1)),
         "slabs": slabs * KERNEL.group_slab_s,
     }
     start = shared.FULL_START_S - (KERNEL.group_hidden_s if overlap else 0.0)

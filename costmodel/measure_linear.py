@@ -28,8 +28,12 @@ SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 REPLAYS, LEAST_US = 7, 1000.0
 """Of one candidate: replays, and how long each lasts at least. Hundreds of candidates take a minute."""
-GROUP_CANDIDATES = 3
-"""Settings of the full product on warpgroups that are timed, those with the least rough time."""
+GROUP_CANDIDATES, GROUP_CANDIDATES_OF_MANY = 4, 3
+"""Settings of the full product on warpgroups that are timed, the best by their rough times: for few rows, for many."""
+SHARING = ((2, 2, 1), (4, 2, 1), (2, 1, 2))
+"""Blocks that share x, slabs of a step, and blocks of an SM, that are timed."""
+SHARED_M = (24, 256)
+"""Rows of x for which that may pay."""
 
 
 def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
@@ -37,7 +41,12 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
     from kernels_numba import linear_group
     from kernels_numba.device import LARGEST_SHARED_BYTES, device
     from kernels_numba.linear_product import LARGEST_M, Choice, product
-    from kernels_numba.linear_settings import FULL_TILES, default_choice, group_candidates
+    from kernels_numba.linear_settings import (
+        FULL_TILES,
+        cluster_choice,
+        default_choice,
+        group_candidates,
+    )
 
     limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
     on_groups = device().capability == linear_group.CAPABILITY
@@ -56,7 +65,13 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
             found.append(Choice.of("flat", **{**base.options, **settings}))
     if m >= 12 and on_groups:
         ranked = sorted(group_candidates(m, n, k, sm_count, limit), key=lambda pair: (pair[0], str(pair[1])))
-        found += [choice for _, choice in ranked[:GROUP_CANDIDATES]]
+        found += [choice for _, choice in ranked[: GROUP_CANDIDATES if m < 192 else GROUP_CANDIDATES_OF_MANY]]
+        if SHARED_M[0] <= m <= SHARED_M[1]:
+            shared = (
+                cluster_choice(m, n, k, sm_count, limit, cluster=cluster, depth=depth, per_sm=per_sm)
+                for cluster, depth, per_sm in SHARING
+            )
+            found += [choice for choice in shared if choice]
     elif m >= 12:
         found.append(default_choice("full", m, n, k, sm_count=sm_count))
         for tile in FULL_TILES:

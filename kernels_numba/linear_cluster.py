@@ -27,6 +27,8 @@ __all__ = ["CAPABILITY", "Spec", "build"]
 
 SLACK = 2
 PADDING_WORDS = 4
+SM_SHARED_BYTES, BLOCK_SHARED_BYTES = 228 * 1024, 1024
+"""Shared memory of an SM (compute capability 9.0), and what a block takes beside its own."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,11 @@ class Spec:
     def shared_bytes(self) -> int:
         """All stages."""
         return self.stages * self.stage_bytes
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that an SM holds."""
+        return max(1, SM_SHARED_BYTES // (self.shared_bytes + BLOCK_SHARED_BYTES))
 
     @property
     def registers(self) -> int:

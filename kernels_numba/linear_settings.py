@@ -209,8 +209,6 @@ def _even(rows: int) -> int:
 
 CLUSTER_REACH = {2: 1.0, 4: 10 / 11, 8: 10 / 11}
 """How many of an H200's SMs clusters of so many blocks can fill: its parts have 16 or 18 SMs, some of them less."""
-SM_SHARED_EXTRA = 1024
-"""Shared memory that every block takes beside its own."""
 
 
 def cluster_choice(
@@ -247,7 +245,8 @@ def cluster_choice(
     columns = -(-pitch // unit) * unit
     if k % (linear_full.SLAB * depth) or columns > 256 or linear_group.GROUP_ROWS * groups > 256:
         return None
-    room = (shared_bytes + SM_SHARED_EXTRA) // per_sm - SM_SHARED_EXTRA
+    extra = linear_cluster.BLOCK_SHARED_BYTES
+    room = (shared_bytes + extra) // per_sm - extra
     settings: dict[str, Any] = {"groups": groups, "columns": columns, "depth": depth, "cluster": cluster}
     step_bytes = linear_cluster.Spec("fp16", **settings, stages=linear_cluster.SLACK + 2).stage_bytes
     stages = min(room // step_bytes, MOST_SHARED_STAGES // depth)

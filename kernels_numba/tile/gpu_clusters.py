@@ -54,7 +54,7 @@ class GpuClusters:
             "{.reg .pred p; .reg .u32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; "
             + inits
             + " fence.mbarrier_init.release.cluster; "
-            "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;}"
+            "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;}"
         )
 
         @intrinsic
@@ -72,7 +72,7 @@ class GpuClusters:
     def end_sharing(self) -> Any:
         """No block of the cluster ends before all have come here: until then others may still tell it something."""
         return statement(
-            "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;", convergent=True
+            "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;", convergent=True
         )
 
     @cached_property
@@ -136,7 +136,7 @@ class GpuClusters:
         def wait(typing_context, word, parity):
             def codegen(context, builder, signature, args):
                 text = (
-                    "{.reg .pred p; AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$0], $1; "
+                    "{.reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; "
                     "@p bra.uni DONE; bra.uni AGAIN; DONE: }"
                 )
                 values = [shared_address(builder, args[0]), builder.trunc(args[1], I32)]
@@ -156,7 +156,7 @@ class GpuClusters:
             "{.reg .pred p; .reg .u32 t, r; mov.u32 t, %tid.x; "
             f"setp.lt.u32 p, t, {blocks}; "
             "@p mapa.shared::cluster.u32 r, $0, t; "
-            "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];}"
+            "@p mbarrier.arrive.shared::cluster.b64 _, [r];}"
         )
 
         @intrinsic
