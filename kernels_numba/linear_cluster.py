@@ -167,7 +167,11 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.let_go(cluster),
     )
     zeros, load_x = tile.zeros(spec.registers), tile.load_matrices(tuple(8 * i for i in range(4 * depth)))
-    mma_add, store = tile.group_mma_add_held(columns, 4 * depth), tile.store_group(columns, spec.halves)
+    begin_product, finish = (
+        tile.group_mma_add_held(columns, 4 * depth),
+        tile.group_wait_held(columns, 4 * depth),
+    )
+    store = tile.store_group(columns, spec.halves)
     wait_for_previous, let_next_start = tile.wait_for_previous, tile.let_next_start
 
     def kernel(x, w, y, m, n, k, x_stride, w_stride, pitch):
@@ -232,6 +236,10 @@ def build(tile: Any, spec: Spec) -> Any:
             before = small(here + (stages - 1))
             if before >= stages:
                 before = small(before - stages)
+            # The product runs while the next operands are asked for.
+            await_barrier(full_at + 2 * here, small(turn & 1))
+            a = load_x(x_place + here * x_stage_words)
+            c = begin_product(c, a, here * w_stage_words)
             if index == 0:
                 if s > 0:
                     let_go(free_at + 2 * before)
@@ -246,8 +254,7 @@ def build(tile: Any, spec: Spec) -> Any:
             if x_stage == stages:
                 x_stage = small(0)
                 x_turn = small(x_turn + 1)
-            await_barrier(full_at + 2 * here, small(turn & 1))
-            c = mma_add(c, load_x(x_place + here * x_stage_words), here * w_stage_words)
+            c = finish(c, a)
             here = small(here + 1)
             if here == stages:
                 here = small(0)

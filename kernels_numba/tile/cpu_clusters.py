@@ -7,10 +7,12 @@ arrivals at a barrier than it is for, and to warps that wait for each other.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernels_numba.tile.blocks import TEAM_EPOCHS, Gate
 from kernels_numba.tile.cpu_group_sums import SLAB, SLAB_WORDS, by_row_groups, slab_halves
@@ -27,6 +29,7 @@ class CpuClusters:
     half: np.dtype
     _count_mma: Callable
     _matrix: Callable
+    group_wait: Callable
 
     def begin_sharing(self, stages: int, blocks: int) -> Callable:
         """Full barriers, then free ones; what lies before them, from ``at`` on, may be read before anything came."""
@@ -102,7 +105,7 @@ class CpuClusters:
         return tell
 
     def group_mma_add_held(self, columns: int, k_tiles: int) -> Callable:
-        """Sums c + a right^T, a in registers, one 16-deep step after another."""
+        """Begin c + a right^T, a in registers, one 16-deep step after another."""
         rows, across = c_index(2, columns // 8)
         halves = slab_halves(columns)
         words, slab = np.unique(halves >> 1), columns * SLAB_WORDS // 8
@@ -113,6 +116,7 @@ class CpuClusters:
             total = np.empty((16, columns), np.float32)
             total[rows, across] = by_row_groups(c).reshape(-1, 2, WARP).transpose(0, 2, 1)
             self._count_mma(1, columns // 8, k_tiles)
+            busy: list[NDArray] = []
             for first in range(0, k_tiles, SLAB // 16):
                 start = int(right) + first // (SLAB // 16) * slab
                 if start % SLAB_WORDS:
@@ -125,8 +129,15 @@ class CpuClusters:
                     for k in range(min(SLAB // 16, k_tiles - first)):
                         step = left[:, 16 * (first + k) :][:, :16]
                         total = total + step @ b[:, 16 * k : 16 * k + 16].T
-                shared.note_late_read(machine.warp, start + words, machine.epoch)
+                np.add.at(shared.busy, start + words, 1)
+                busy.append(start + words)
+            machine.products.setdefault(machine.warp.index, deque()).append(np.concatenate(busy))
             found = total[rows, across].transpose(0, 2, 1).reshape(2, columns // 8, 2, WARP)
             return found.transpose(1, 0, 2, 3).reshape(-1, WARP)
 
         return product
+
+    def group_wait_held(self, columns: int, k_tiles: int) -> Callable:
+        """The product has ended."""
+        wait = self.group_wait(columns, 0)
+        return lambda c, a: wait(c)

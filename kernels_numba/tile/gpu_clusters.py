@@ -171,10 +171,10 @@ class GpuClusters:
         return tell
 
     def group_mma_add_held(self, columns: int, k_tiles: int) -> Any:
-        """``op(c, a, right)``: c + a right^T, waited for; as `group_mma_add`, with the left operand in registers.
+        """``op(c, a, right)``: begin c + a right^T; as `group_mma_add`, with the left operand in registers.
 
         ``a`` holds a warp's 16 rows, 16 ``k_tiles`` deep, as `mma` has them; ``right`` is the word offset of slabs of
-        ``columns`` rows, 64 deep each, one after another.
+        ``columns`` rows, 64 deep each, one after another. `group_wait_held` must follow before the next one begins.
         """
         count, held = columns // 2, 4 * k_tiles
         kind = self.dtype.replace("fp16", "f16")
@@ -189,7 +189,7 @@ class GpuClusters:
                 f"add.u32 b, ${right}, {place}; mov.b64 r, {{b, {SWIZZLED}}}; "
                 f"{name} {registers(0, count)}, {registers(count + 4 * k, 4)}, r, yes, 1, 1, 0;"
             )
-        lines.append("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;}")
+        lines.append("wgmma.commit_group.sync.aligned;}")
         # Accumulators are inputs too, in the same registers.
         kinds = ["=f"] * count + ["r"] * (held + 1) + [str(i) for i in range(count)]
 
@@ -213,3 +213,27 @@ class GpuClusters:
             return result(c, a, types.int64), codegen
 
         return product
+
+    def group_wait_held(self, columns: int, k_tiles: int) -> Any:
+        """``c = op(c, a)``: wait until the product has ended; until here tensor cores may read ``a``."""
+        count, held = columns // 2, 4 * k_tiles
+        kinds = ["=f"] * count + ["r"] * held + [str(i) for i in range(count)]
+
+        @intrinsic
+        def wait(typing_context, c, a):
+            def codegen(context, builder, signature, args):
+                sums, left = unpack(builder, args[0], count), unpack(builder, args[1], held)
+                value = asm(
+                    builder,
+                    ir.LiteralStructType([F32] * count),
+                    [*left, *sums],
+                    "wgmma.wait_group.sync.aligned 0;",
+                    ",".join(kinds) + ",~{memory}",
+                    effect=True,
+                    convergent=True,
+                )
+                return pack_tuple(context, builder, signature.return_type, unpack(builder, value, count))
+
+            return c(c, a), codegen
+
+        return wait
