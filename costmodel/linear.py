@@ -172,7 +172,7 @@ def exact_thresholds(n: int, k: int, r: Rates) -> tuple[float, float]:
     """M1 and M2 as real numbers: the closed forms with numbers put in; infinity where there is none."""
     from kernels_numba import linear_thresholds
 
-    return linear_thresholds.exact_thresholds(n, k, r)
+    return linear_thresholds.exact_thresholds(n, k, r, in_place=r.group_flops_per_s > 0)
 
 
 def thresholds(n: int, k: int, gpu: GPU | Rates | str) -> tuple[int, int]:
@@ -182,7 +182,8 @@ def thresholds(n: int, k: int, gpu: GPU | Rates | str) -> tuple[int, int]:
     """
     from kernels_numba import linear_thresholds
 
-    return linear_thresholds.thresholds(n, k, gpu if isinstance(gpu, Rates) else rates(gpu))
+    r = gpu if isinstance(gpu, Rates) else rates(gpu)
+    return linear_thresholds.thresholds(n, k, r, in_place=r.group_flops_per_s > 0)
 
 
 # ---- times ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kernels_numba import linear_group
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.linear_product import Choice
 from kernels_numba.linear_settings import default_choice
@@ -202,7 +203,7 @@ def choose(
         choice, runner_up, margin = entry.choices[rows][place]
         rule = f"measured table {entry.source}"
         return Explanation(m, n, k, choice, rule, runner_up, margin, entry.thresholds)
-    limits = thresholds(n, k, rates_for(sm_count))
+    limits = thresholds(n, k, rates_for(sm_count), in_place=capability == linear_group.CAPABILITY)
     place = (m >= limits[0]) + (m >= limits[1])
     order = ("gemv", "flat", "full")
     name = order[place]

@@ -14,7 +14,8 @@ rows takes, which has to move the weights from memory and through L2 and to mult
 .. math::
     U = \left((2NK/\beta)^q + (2NK/\lambda_u)^q + (2NK R/\tau)^q\right)^{1/q} + Z/\beta, \qquad q = 3
 
-Z = 4NK where K is not a multiple of 8 and the full product first copies w (`linear_realign`), else 0.
+Z = 4NK where K is not a multiple of 8 and the full product first copies w (`linear_realign`), else 0: also on
+warpgroups, which read few rows of x against w in place.
 """
 
 from __future__ import annotations
@@ -98,12 +99,17 @@ def rates_for(sm_count: int) -> Rates:
     )
 
 
-def copied_bytes(n: int, k: int) -> float:
-    """Z: bytes that the full product reads and writes to copy w, whose rows must begin on 16 bytes."""
-    return 4.0 * n * k if k % CHUNK else 0.0
+def copied_bytes(n: int, k: int, *, in_place: bool = False) -> float:
+    """Z: bytes that the full product reads and writes to copy w, whose rows must begin on 16 bytes.
+
+    ``in_place``: on warpgroups few rows of x are copied instead (`linear_group`).
+    """
+    return 4.0 * n * k if k % CHUNK and not in_place else 0.0
 
 
-def exact_thresholds(n: int, k: int, rates: HasRates, *, width: int = FLAT_WIDTH) -> tuple[float, float]:
+def exact_thresholds(
+    n: int, k: int, rates: HasRates, *, width: int = FLAT_WIDTH, in_place: bool = False
+) -> tuple[float, float]:
     """M1 and M2 as real numbers; infinity where there is none.
 
     Args:
@@ -111,6 +117,7 @@ def exact_thresholds(n: int, k: int, rates: HasRates, *, width: int = FLAT_WIDTH
         k: columns of both.
         rates: the GPU's.
         width: B, rows of w of a tile of the flat product.
+        in_place: the full product runs on warpgroups.
     """
     weights = 2.0 * n * k
     first = (
@@ -125,14 +132,14 @@ def exact_thresholds(n: int, k: int, rates: HasRates, *, width: int = FLAT_WIDTH
         weights * FULL_ROWS / rates.tensor_flops_per_s,
     )
     few = sum(part**FULL_ORDER for part in parts) ** (1 / FULL_ORDER)
-    few += copied_bytes(n, k) / rates.memory_bytes_per_s
+    few += copied_bytes(n, k, in_place=in_place) / rates.memory_bytes_per_s
     gain = rates.cached_bytes_per_s * (FULL_START_S - FLAT_START_S + few) - weights
     easier = rates.cached_bytes_per_s / rates.shared_cache_bytes_per_s
     readings = rates.sm_count * -(-n // (rates.sm_count * width)) - n / FULL_WIDTH * easier
     return first, (gain / (2.0 * k * readings) if readings > 0 else inf)
 
 
-def thresholds(n: int, k: int, rates: HasRates) -> tuple[int, int]:
+def thresholds(n: int, k: int, rates: HasRates, *, in_place: bool = False) -> tuple[int, int]:
     """M1 and M2: from M1 rows on the flat product is ahead of vector products, from M2 on the full one of it.
 
     Each is at most one more than the kernel before takes. The flat product takes as long for the 8 rows that it pads
@@ -146,7 +153,7 @@ def thresholds(n: int, k: int, rates: HasRates) -> tuple[int, int]:
     while m2 <= most_flat:
         padded = m2 + ROW_STEP - 1
         width = 16 * flat_tile(padded, share)["row_tiles"]
-        if exact_thresholds(n, k, rates, width=width)[1] < padded:
+        if exact_thresholds(n, k, rates, width=width, in_place=in_place)[1] < padded:
             break
         m2 += ROW_STEP
     return m1, max(m1, m2)

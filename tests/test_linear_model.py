@@ -113,7 +113,7 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
         "t_v": shared.VECTOR_START_S,
         "t_f": shared.FLAT_START_S,
         "t_u": shared.FULL_START_S,
-        "Z": shared.copied_bytes(n, k),
+        "Z": shared.copied_bytes(n, k, in_place=r.group_flops_per_s > 0),
     }
     m1, m2, few = _symbolic()
     values["U"] = float(few.subs({s: values[s.name] for s in few.free_symbols}))
@@ -126,7 +126,8 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
 
 def test_a_copy_of_the_weights_keeps_the_flat_product_longer() -> None:
     """Measured at M = 64: flat 28.1 us, full 34.4 us for [4096, 4095]; 21.5 and 13.4 us for [4096, 4096]."""
-    assert thresholds(4096, 4095, "h200-sxm")[1] == LARGEST_M["flat"] + 1
+    assert thresholds(4096, 4095, "a100-sxm-40gb")[1] == LARGEST_M["flat"] + 1
+    assert thresholds(4096, 4095, "h200-sxm")[1] <= 17  # warpgroups read w in place
     assert thresholds(4096, 4096, "h200-sxm")[1] <= 17
 
 
@@ -152,7 +153,7 @@ def test_dispatch_without_a_table_follows_the_model(n: int, k: int) -> None:
         assert value == pytest.approx(getattr(r, name), rel=1e-3)
     assert shared.rates_for(132) == own
     same = shared.Rates(**{name: getattr(r, name) for name in vars(own)})
-    assert shared.thresholds(n, k, same) == thresholds(n, k, "h200-sxm")
+    assert shared.thresholds(n, k, same, in_place=True) == thresholds(n, k, "h200-sxm")
 
 
 @pytest.mark.parametrize("slug", ["h200-sxm", "b200", "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "l4"])
