@@ -159,6 +159,11 @@ class FFTConvGradients:
                 "spectrum: gradients in u and pregate need the filter's adjoint spectrum; "
                 "prepare_filter(k, ..., gradients=True) makes it too"
             )
+        if spectrum.zeros and "k" in wanted:
+            raise ValueError(
+                "spectrum: there is no gradient in a filter whose spectrum has zeros; "
+                'needs=("u", "pregate", "postgate") leaves it away'
+            )
         if taps not in (None, spectrum.taps):
             raise ValueError(f"taps: the spectrum was made from {spectrum.taps} taps, not {taps}")
         convolve = FFTConv(spectrum, batch=batch)

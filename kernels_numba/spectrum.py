@@ -63,6 +63,8 @@ class Spectrum:
     """Whether the plan's first factors are outer stages; see `long_plans`."""
     rows: tuple[int, ...] = ()
     """With outer stages, the rows k1 that are kept, if some are zero; words are [H, kept N2] then."""
+    zeros: bool = False
+    """Whether a pattern of zeros was given."""
     marks: bytes = field(default=b"", repr=False)
     """float32 by row (all are one without outer stages) and part of it that a kernel may leave out: 1.0 where something
     is kept, else 0. Empty where nothing can be left out."""
@@ -120,7 +122,7 @@ def prepare_filter(
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
         products: as in :func:`fftconv`.
         gradients: prepare for `fftconv_gradients` too: the result's ``adjoint`` is the spectrum that correlates with
-            the filter.
+            the filter (with the zeros of a pattern; there is no gradient in such a filter itself).
         scaled: True: outputs are multiplied by their channel's scale whatever it is. Else a look at the scales, which
             waits for the GPU, tells whether they must be; so a CUDA graph can hold the preparation only with True.
         on_chip: points of the longest transform that one kernel takes; a longer one gets outer stages. By default all
@@ -146,12 +148,8 @@ def prepare_filter(
     )
     if not gradients:
         return made
-    if pattern is not None:
-        raise ValueError(
-            f"gradients: there are none of spectra with zeros ({pattern}); leave pattern or gradients away"
-        )
     how = k, length, mode, dtype, plan, channels, products, scaled
-    return replace(made, adjoint=_prepare(*how, adjoint=True, on_chip=on_chip))
+    return replace(made, adjoint=_prepare(*how, adjoint=True, on_chip=on_chip, pattern=pattern))
 
 
 def prepare_adjoint(
@@ -265,6 +263,7 @@ def _prepare(
         scaled,
         outer=outer,
         rows=live,
+        zeros=pattern is not None,
         marks=marks,
         axes=axes,
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from strategies import seeds
 
 import reference
-from kernels_numba import FFTConv, prepare_filter, sparse_fftconv
+from kernels_numba import FFTConv, FFTConvGradients, prepare_filter, sparse_fftconv
 from kernels_numba.operands import kept_slots, rows_needed
 from monarch import Plan, SparsityPattern
 
@@ -189,6 +189,23 @@ def test_low_frequencies_of_an_axis(factors: tuple[int, ...], zeros: tuple[int, 
     read = [c.global_read_bytes["spectrum"] for c in counted]
     marks = np.frombuffer(sparse.marks, np.float32).mean() if sparse.marks else 1.0
     assert read[1] == share * marks * read[0]
+
+
+@pytest.mark.parametrize("on_chip", [None, ON_CHIP], ids=["one kernel", "long"])
+def test_gradients_of_sequences(on_chip: int | None) -> None:
+    """Correlation with the same zeros: <dy, y(x)> = <du, x> for what the kernels of y and du left out alike."""
+    pattern = SparsityPattern.middles(PLAN, (8, 4, 0))
+    k, u, dy, gate = filters(1, 4096), *(noise((2, 1, 4096), "fp16", [seed]) for seed in range(3))
+    spectrum = prepare_filter(k, length=4096, plan=PLAN, pattern=pattern, on_chip=on_chip, gradients=True)
+    with pytest.raises(ValueError, match=r"^spectrum: there is no gradient in a filter .*leaves it away"):
+        FFTConvGradients(spectrum, batch=2)
+    found = FFTConvGradients(spectrum, batch=2, needs=("u", "pregate"))(u, dy, pregate=gate)
+    backwards = np.roll(k[:, ::-1], 1, axis=-1)  # of the circle
+    exact = reference.sparse_fftconv(dy, backwards, pattern, plan=PLAN)
+    bound = reference.fftconv_bound(3, "fp16", gates=1) * scatter(4096)
+    for gradient, other in ((found.u, gate), (found.pregate, u)):
+        error = reference.relative_error(gradient, exact * other, dy, backwards, postgate=other, pairs=True)
+        assert error.worst <= bound
 
 
 def test_rows_that_are_needed() -> None:
