@@ -226,6 +226,32 @@ def test_out_of_memory_says_what_fits() -> None:
     close(y[:, :1], wanted, u[:, :1], k, reference.fftconv_bound(spectrum.plan.order, "fp16"))
 
 
+@pytest.mark.parametrize(
+    ("factors", "zeros"),
+    [
+        ((32, 32), (16, 16)),
+        ((16, 16, 32), (8, 0, 16)),
+        ((8, 8, 16, 16), (4, 4, 0, 0)),
+        ((16, 16, 16, 32), (8, 0, 0, 16)),
+        ((16, 16, 16, 16, 32), (4, 0, 12, 0, 16)),
+    ],
+    ids=str,
+)
+def test_zeros_within_rows(factors: tuple[int, ...], zeros: tuple[int, ...]) -> None:
+    """What one kernel leaves out, alone and between outer stages, equals the dense one with a masked spectrum."""
+    n = int(np.prod(factors))
+    plan = Plan(n, factors)
+    pattern = SparsityPattern.middles(plan, zeros)
+    k, u = filters(3, n), signal("noise", (3, 3, n))
+    spectrum = prepare_filter(k, length=n, plan=plan, pattern=pattern)
+    assert spectrum.marks or spectrum.axes
+    y = FFTConv(spectrum, batch=3)(u, out=torch.full_like(u, float("nan")))
+    mask = np.zeros(n, bool)
+    mask[plan.frequencies().reshape(-1)] = pattern.kept
+    wanted = exact(u, k, "circular", torch.from_numpy(mask).cuda())
+    close(y, wanted, u, k, 1.1 * reference.fftconv_bound(plan.order, "fp16"))
+
+
 def test_offsets_beyond_32_bits() -> None:
     """More than 2^31 elements: the last sequences are as right as the first."""
     n, channels = 131072, 2
