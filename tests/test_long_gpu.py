@@ -252,16 +252,21 @@ def test_zeros_within_rows(factors: tuple[int, ...], zeros: tuple[int, ...]) -> 
     close(y, wanted, u, k, 1.1 * reference.fftconv_bound(plan.order, "fp16"))
 
 
-def test_offsets_beyond_32_bits() -> None:
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_offsets_beyond_32_bits(dtype: str) -> None:
     """More than 2^31 elements: the last sequences are as right as the first."""
     n, channels = 131072, 2
     batch = 2**31 // (n * channels) + 2
-    if torch.cuda.get_device_properties(0).total_memory < 20 * 2**30:
-        pytest.skip("needs 20 GB")
-    k, u = filters(channels, 64), torch.empty((batch, channels, n), dtype=torch.float16, device="cuda")
+    kind, bound = {
+        "fp16": (torch.float16, 1.2 * reference.fftconv_bound(4, "fp16")),
+        "fp32": (torch.float32, 1.2 * reference.fft32_bound(n)),
+    }[dtype]
+    if torch.cuda.get_device_properties(0).total_memory < 30 * 2**30:
+        pytest.skip("needs 30 GB")
+    k, u = filters(channels, 64), torch.empty((batch, channels, n), dtype=kind, device="cuda")
     u.normal_()
-    y = FFTConv(prepare_filter(k, length=n), batch=batch)(u)
+    y = FFTConv(prepare_filter(k, length=n, dtype=dtype), batch=batch)(u)
     for b in (0, batch - 1):
         part = u[b : b + 1]
         wanted = exact(part, k, "circular")
-        close(y[b : b + 1], wanted, part, k, 1.2 * reference.fftconv_bound(4, "fp16"))
+        close(y[b : b + 1], wanted, part, k, bound)
