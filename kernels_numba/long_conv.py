@@ -64,6 +64,7 @@ class LongFFTConv(FFTConv):
                 f"Convolution of {plan} with outer stages",
                 f"  rows       N1 = {split.rows}, by factors {format_factors(split.outer)}; {self.rows} are not zero",
                 f"  columns    N2 = {split.inner.n}, by the fused kernel of {format_factors(split.inner.factors)}",
+                *self._zeros(),
                 f"  groups     {len(groups)} of at most {groups.group_channels} channels x {groups.group_pairs} pairs, "
                 f"{self._why()}",
                 f"  workspace  {groups.bytes:,} bytes, of {self.workspace:,} allowed",
@@ -71,6 +72,13 @@ class LongFFTConv(FFTConv):
                 "others stay in the L2 cache as far as a group fits",
             ]
         )
+
+    def _zeros(self) -> list[str]:
+        """What is left out of every row, as a line; none where nothing is."""
+        axes, marks = self.spectrum.axes, np.frombuffer(self.spectrum.marks, np.float32)
+        left = [f"of a row {format_factors(axes)} frequencies are kept"] if axes else []
+        left += [f"{np.count_nonzero(marks)} of {marks.size} blocks are not zero"] if marks.size else []
+        return [f"  zeros      {', '.join(left)}"] if left else []
 
     def _why(self) -> str:
         """The grouping beside one that stays in the L2 cache."""

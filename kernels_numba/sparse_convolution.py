@@ -2,7 +2,8 @@
 
 The result is that of the dense kernels with the spectrum zeroed, to rounding. Where a plan has outer stages, rows k1 of
 which nothing is kept are left out: they are not in the spectrum, not written by the forward stage, not convolved, and
-not read by the inverse stage. Zeros within a row are values like others.
+not read by the inverse stage. Within a row, and in plans that one kernel runs, kernels of half precision leave out the
+middle of an axis by 16 rows, and blocks (`spectrum.Spectrum.axes` and ``marks``); what is finer are values like others.
 """
 
 from __future__ import annotations

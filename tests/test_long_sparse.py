@@ -16,7 +16,7 @@ from strategies import seeds
 import reference
 from kernels_numba import FFTConv, FFTConvGradients, prepare_filter, sparse_fftconv
 from kernels_numba.operands import kept_slots, rows_needed
-from monarch import Plan, SparsityPattern
+from monarch import Plan, SparsityPattern, format_factors
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
 
@@ -175,6 +175,9 @@ def test_low_frequencies_of_an_axis(factors: tuple[int, ...], zeros: tuple[int, 
         prepare_filter(k, length=plan.n, plan=plan, pattern=p, on_chip=8192) for p in (None, pattern)
     )
     assert sparse.axes == axes and not dense.axes
+    if sparse.outer:
+        text = FFTConv(sparse, batch=3).describe()
+        assert f"of a row {format_factors(axes)} frequencies are kept" in text
     whole = plan.factors[-len(axes) :]
     share = prod(axes) / prod(whole) * (len(sparse.rows) / 256 if sparse.outer else 1)
     assert sparse.words.nbytes == share * dense.words.nbytes
