@@ -108,16 +108,17 @@ def totals(
     shared_read = (
         units * (tiles * keys_read + plain * fast_read + hidden * careful_read)
         + blocks * join_read
-        + joined * (units * join_read + all_warps * 128)
+        + joined * all_warps * 128
     )
     weights = units * tiles * 4 * nt * 128
     sums = all_warps * left
-    rejoined = joined * units * warps * r * size * 4
-    numbers = all_warps * 2 * 4 * r + joined * units * warps * r * 2 * 4
+    numbers = all_warps * 2 * 4 * r
     told = joined * blocks * 128
     wavefront_conflicts = all_warps * 12 * 4 * nt * blocks64 if shape.products else 0
     narrow = units * (plain * fast_conflicts + hidden * careful_conflicts)
-    number_stores = all_warps * 2 + joined * units * warps * r * 2
+    number_stores = all_warps * 2
+    # Joined: the parts of a block's warps, then those of the splits, as many at once as a block has warps.
+    joins = blocks * r + joined * units * r * ceil(splits / warps)
     found = {
         "read_q": 2 * queries * head_size * splits * warps,
         "read_k": 2 * units * length * head_size,
@@ -127,13 +128,8 @@ def totals(
         "written_out": 2 * queries * head_size,
         "written_partials": joined * blocks * r * (4 * size + 8),
         "shared_read_bytes": shared_read,
-        "shared_written_bytes": units * tiles * 64 * shape.padded
-        + weights
-        + sums
-        + rejoined
-        + numbers
-        + told,
-        "shared_wavefronts": (shared_read + weights + sums + rejoined + told) // 128
+        "shared_written_bytes": units * tiles * 64 * shape.padded + weights + sums + numbers + told,
+        "shared_wavefronts": (shared_read + weights + sums + told) // 128
         + wavefront_conflicts
         + number_stores,
         "bank_conflicts": narrow + wavefront_conflicts,
@@ -141,11 +137,10 @@ def totals(
         "mma_m16n8k8": units * plain * 8 * nt * blocks64 if shape.products else 0,
         "fp32_flops": units * (tiles * logits * per_logit + plain * fast_flops + hidden * careful_flops)
         + all_warps * 6 * nt * WARP
-        + blocks * r * warps * size
-        + joined * units * r * (splits + warps) * size
+        + joins * (4 * WARP * (warps + 1) + size * (1 + 2 * warps))
         + 2 * queries * size,
-        "exponentials": units * tiles * logits * (2 if capped else 1),
-        "barriers": blocks * (1 + 2 * joined) + joined * units,
+        "exponentials": units * tiles * logits * (2 if capped else 1) + joins * WARP * (warps + 1),
+        "barriers": blocks * (1 + 2 * joined),
         "atomics": joined * blocks,
         "blocks": blocks,
         "warps": all_warps,

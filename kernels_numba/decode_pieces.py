@@ -41,6 +41,15 @@ def row_pieces(rows: int, widths: tuple[int, ...], size: int) -> Any:
     return tuple(pieces)
 
 
+def parts_of(pieces: Any, parts: int, count: int, step: int) -> Any:
+    """The same pieces of ``count`` registers for each of several parts that lie ``step`` words apart."""
+    return tuple(
+        (which, constant + part * step, tuple(part * count + register for register in registers))
+        for part in range(parts)
+        for which, constant, registers in pieces
+    )
+
+
 def product_pieces(tiles: int, size: int) -> Any:
     """Registers of sums made by tensor cores: 8 neighbouring elements of a row in two pieces."""
     blocks = size // 64

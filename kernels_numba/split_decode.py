@@ -25,7 +25,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.decode_pieces import half_pieces, key_pieces, product_pieces, row_pieces, weight_pieces
+from kernels_numba.decode_pieces import (
+    half_pieces,
+    key_pieces,
+    parts_of,
+    product_pieces,
+    row_pieces,
+    weight_pieces,
+)
 from kernels_numba.decode_spec import KEYS, WEIGHT_STRIDE, Spec, make_spec, min_blocks
 from kernels_numba.tile.layout import WARP
 
@@ -75,7 +82,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.wait(stages - 1),
         tile.fence,
     )
-    word, arrive, any_bits, decay = tile.load_word, tile.arrive, tile.any_bits, tile.decay
+    word, arrive, any_bits = tile.load_word, tile.arrive, tile.any_bits
     consecutive = tile.consecutive_rows(copies, rows_per_copy)
     paged = tile.paged_rows(copies, rows_per_copy, page or 1)
     copy = tile.copy_rows(copies, rows_per_copy, rows_per_copy * padded)
@@ -115,27 +122,22 @@ def build(tile: Any, spec: Spec) -> Any:
     turn_values = 2 if spec.products else 0
     # From one copy to the next, the key moves on by so many.
     turn1, turn2, turn3 = (turn_values * (i * rows_per_copy & 3) for i in (1, 2, 3))
-    sum_words, row_as_words, row_as_floats = (
-        tile.as_words(sums_count),
-        tile.as_words(per),
-        tile.as_floats(per),
-    )
-    put_row = tile.store_shared_pieces(row_pieces(1, widths, size))
-    get_row = tile.load_pieces(row_pieces(1, widths, size), per)
-    put_rows, put_one, get_float = tile.put_rows(unit_rows), tile.put_rows(1), tile.get_float
-    fill_one = tile.fill(1)
-    scale, add, quotient = tile.scale(per), tile.add(per), tile.quotient(per)
+    sum_words, row_as_words = tile.as_words(sums_count), tile.as_words(per)
+    # A row of each of several parts: the warps' from shared memory, as many splits' at once from global memory.
+    row = row_pieces(1, widths, size)
+    get_rows = tile.load_pieces(parts_of(row, warps, per, warp_words), warps * per)
+    numbers_of_part = ((0, 0, (0,)), (1, 0, (1,)))
+    get_numbers = tile.load_pieces(parts_of(numbers_of_part, warps, 2, warp_words), 2 * warps)
+    get_records = tile.load_fresh_pieces(row, per, parts=warps, step=record_words)
+    get_record_numbers = tile.load_fresh_pieces(numbers_of_part, 2, parts=warps, step=record_words)
+    rows_as_floats, numbers_as_floats = tile.as_floats(warps * per), tile.as_floats(2 * warps)
+    join_numbers, join_sums = tile.join_numbers(warps), tile.join_sums(warps, per)
+    numbers_of, total_at = tile.select((warps + 1, warps + 2)), tile.select((1,))
+    put_rows, fill_one, quotient = tile.put_rows(unit_rows), tile.fill(1), tile.quotient(per)
     pack = tile.pack(per // 2)
     put_out = tile.store_pieces(half_pieces(widths), min(widths), guarded=True)
-    put_record = tile.store_word_pieces(row_pieces(1, widths, size))
-    get_record = tile.load_fresh_pieces(row_pieces(1, widths, size), per)
-    get_number = tile.load_fresh_pieces(((0, 0, (0,)),), 1)
-    put_float = tile.put_float
-    one_float, tell, told = (
-        tile.as_floats(1),
-        tile.store_shared_pieces(((0, 0, (0,)),)),
-        tile.load_shared(1, 1),
-    )
+    put_record, put_float = tile.store_word_pieces(row), tile.put_float
+    tell, told = tile.store_shared_pieces(((0, 0, (0,)),)), tile.load_shared(1, 1)
     as_register, first_of = tile.registers(1), tile.first
     two = tiles == 2
 
@@ -186,6 +188,25 @@ def build(tile: Any, spec: Spec) -> Any:
         end = small(n * live)  # a lane past the row's end copies zeros
         table_at = int64(b) * table_row
 
+        # Copies of the first tiles, before anything that can wait for them.
+        ahead = first
+        fetch = small(0)
+        while fetch < stages - 1:
+            if ahead < last:
+                key = small(16 * ahead + row)
+                to = small(2 * (mine + fetch * stage_words))
+                if page:
+                    places = paged(key, end, table, table_at, page_step, pages)
+                else:
+                    places = consecutive(key)
+                k0 = small(to + key_even)
+                k1 = small(to + key_odd)
+                copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
+                copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
+            commit()
+            ahead = small(ahead + warps)
+            fetch = small(fetch + 1)
+
         # The unit's queries as B operand, and how many keys each of the lane's may see.
         base = small(row_tile * unit_rows)
         seen = small((g < unit_rows) & (base + g < rows))
@@ -216,30 +237,12 @@ def build(tile: Any, spec: Spec) -> Any:
         read_even = small(read_row + ((((g & 1) << 2) + t) << 2))
         read_odd = small(read_row + (((4 - ((g & 1) << 2)) + t) << 2))
         put0 = small(weights_at + r0 * WEIGHT_STRIDE + g)
-        zero = phi - phi
         shifts = fill(phi)
         chosen = small(-1 if sync else 0)
         most = fill(negative)
         totals = fill(0.0)
         sums = fill_sums(0.0)
         slot = small(0)
-        ahead = first
-        fetch = small(0)
-        while fetch < stages - 1:
-            if ahead < last:
-                key = small(16 * ahead + row)
-                to = small(2 * (mine + fetch * stage_words))
-                if page:
-                    places = paged(key, end, table, table_at, page_step, pages)
-                else:
-                    places = consecutive(key)
-                k0 = small(to + key_even)
-                k1 = small(to + key_odd)
-                copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
-                copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
-            commit()
-            ahead = small(ahead + warps)
-            fetch = small(fetch + 1)
         now = first
         while now < last:
             if ahead < last:
@@ -301,92 +304,51 @@ def build(tile: Any, spec: Spec) -> Any:
         put_rows(mine + at_most, spread(choose(chosen, most, shifts)))
         put_rows(mine + at_total, spread(sum_lanes(totals)))
         unit = small((b * heads + head) * row_tiles + row_tile)
+        place = small(row_tile * unit_rows)
         stage = small(0)
+        barrier()
         while stage < 2:
-            if stage == 1:
-                # The last block of the unit: its warps join the splits, each its share.
-                j = small(0)
-                while j < unit_rows:
-                    o = fill_row(0.0)
-                    m = phi
-                    l = zero  # noqa: E741
-                    i = w
-                    while i < splits:
-                        record = (int64(unit) * splits + i) * record_words
-                        o2 = row_as_floats(get_record(partials, record + j * size, 4 * index, 2 * index))
-                        m2 = first_of(one_float(get_number(partials, record + unit_rows * size + j, 0, 0)))
-                        l2 = first_of(
-                            one_float(get_number(partials, record + unit_rows * (size + 1) + j, 0, 0))
-                        )
-                        if l2 != zero:
-                            if l == zero:
-                                m = m2
-                            if m2 != m:
-                                up = m2 if m2 > m else m
-                                f = decay(m, up)
-                                f2 = decay(m2, up)
-                                o = scale(o, f)
-                                o2 = scale(o2, f2)
-                                l = l * f  # noqa: E741
-                                l2 = l2 * f2
-                                m = up
-                        o = add(o, o2)
-                        l = l + l2  # noqa: E741
-                        i = small(i + warps)
-                    put_row(mine + j * size + 4 * index, mine + j * size + 2 * index, 0, 0, row_as_words(o))
-                    put_one(mine + at_most + j, fill_one(m))
-                    put_one(mine + at_total + j, fill_one(l))
-                    j = small(j + 1)
-            barrier()
+            # First the parts of the block's warps; then, in the last block of the unit, those of its splits.
+            parts = small(warps if stage == 0 else splits)
             r = w
             while r < unit_rows:
                 o = fill_row(0.0)
-                m = phi
-                l = zero  # noqa: E741
+                numbers = join(fill_one(phi), fill_one(0.0))
                 i = small(0)
-                while i < warps:
-                    there = small(i * warp_words)
-                    o2 = row_as_floats(
-                        get_row(there + r * size + 4 * index, there + r * size + 2 * index, 0, 0)
-                    )
-                    m2 = get_float(there + at_most + r)
-                    l2 = get_float(there + at_total + r)
-                    if l2 != zero:
-                        if l == zero:
-                            m = m2
-                        if m2 != m:
-                            up = m2 if m2 > m else m
-                            f = decay(m, up)
-                            f2 = decay(m2, up)
-                            o = scale(o, f)
-                            o2 = scale(o2, f2)
-                            l = l * f  # noqa: E741
-                            l2 = l2 * f2
-                            m = up
-                    o = add(o, o2)
-                    l = l + l2  # noqa: E741
-                    i = small(i + 1)
-                place = small(row_tile * unit_rows + r)
+                while i < parts:
+                    if stage == 0:
+                        found = get_rows(r * size + 4 * index, r * size + 2 * index, 0, 0)
+                        theirs = get_numbers(at_most + r, at_total + r, 0, 0)
+                    else:
+                        at = (int64(unit) * splits + i) * record_words
+                        found = get_records(partials, at + r * size, 4 * index, 2 * index, parts - i)
+                        theirs = get_record_numbers(
+                            partials, at + unit_rows * size, r, r + unit_rows, parts - i
+                        )
+                    factors = join_numbers(numbers, numbers_as_floats(theirs))
+                    o = join_sums(o, rows_as_floats(found), factors)
+                    numbers = numbers_of(factors)
+                    i = small(i + warps)
                 if splits == 1 or stage == 1:
-                    if place < rows:
-                        token = small(divide(place, group))
-                        to64 = ((int64(b) * tokens + token) * heads + head) * group + (place - token * group)
-                        put_out(out, to64 * d, d, 4 * index, 2 * index, 0, 0, pack(quotient(o, l)))
+                    whole = small(place + r)
+                    if whole < rows:
+                        token = small(divide(whole, group))
+                        at = ((int64(b) * tokens + token) * heads + head) * group + (whole - token * group)
+                        y = pack(quotient(o, first_of(total_at(numbers))))
+                        put_out(out, at * d, d, 4 * index, 2 * index, 0, 0, y)
                 else:
-                    record = (int64(unit) * splits + split) * record_words
-                    put_record(partials, record + r * size, 4 * index, 2 * index, row_as_words(o))
-                    put_float(partials, record + unit_rows * size + r, m)
-                    put_float(partials, record + unit_rows * (size + 1) + r, l)
+                    at = (int64(unit) * splits + split) * record_words
+                    put_record(partials, at + r * size, 4 * index, 2 * index, row_as_words(o))
+                    put_float(partials, at + unit_rows * size + r, first_of(numbers))
+                    put_float(partials, at + unit_rows * (size + 1) + r, first_of(total_at(numbers)))
                 r = small(r + warps)
-            stage = small(stage + 1)
-            if splits == 1:
-                stage = small(2)
+            stage = small(stage + 1 if splits > 1 else 2)
             if stage == 1:
                 fence()
                 barrier()
                 if w == 0:
-                    before = as_register(arrive(arrivals, unit, splits), 0, 0, 0)
-                    tell(shared_words + index, 0, 0, 0, before)
+                    came = as_register(arrive(arrivals, unit, splits), 0, 0, 0)
+                    tell(shared_words + index, 0, 0, 0, came)
                     fence()
                 barrier()
                 if any_bits(first_of(told(shared_words + index, 0))) != splits - 1:

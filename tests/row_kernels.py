@@ -230,6 +230,32 @@ def scale_rows(tile: Any) -> Callable:
     return _two(tile, 12, 3, tile.scale_rows(3, 4), 12)
 
 
+@row("join_numbers")
+def join_numbers(tile: Any) -> Callable:
+    return _two(tile, 2, 6, tile.join_numbers(3), 6)
+
+
+@row("join_sums")
+def join_sums(tile: Any) -> Callable:
+    """Sums in rows 0..3, the factors behind them; those of three parts in the second fragment."""
+    lane, load, load2, values, values2 = (
+        tile.lane,
+        tile.load_global(10, 1),
+        tile.load_global(12, 1),
+        tile.as_floats(10),
+        tile.as_floats(12),
+    )
+    apply, words, put, start = tile.join_sums(3, 4), tile.as_words(4), _put(tile, 4), 32 * SECOND
+    ours, factors = tile.select(tuple(range(4))), tile.select(tuple(range(4, 10)))
+
+    def kernel(h, w, f, out, n):
+        x = values(load(w, lane(), 32))
+        total = apply(ours(x), values2(load2(w, start + lane(), 32)), factors(x))
+        put(out, 0, 0, 2 * lane(), 0, 0, 0, words(total))
+
+    return kernel
+
+
 @row("choose", n=0b1010011001011100)
 def choose(tile: Any) -> Callable:
     lane, load, values, words = tile.lane, tile.load_global(4, 1), tile.as_floats(4), tile.as_words(4)
@@ -491,10 +517,14 @@ WORD_PIECES = ((0, 0, (2, 0)), (1, 64, (1,)))
 
 @row("records", grid=3, warps=2, shared_words=32)
 def records(tile: Any) -> Callable:
-    """Every block leaves a record in w; the last to arrive copies all of them to out. The counter is w[0]."""
+    """Every block leaves a record in w; the last to arrive copies all of them to out, two at a time: of the second two
+    one is not there. The counter is w[0]."""
     lane, warp, block, barrier = tile.lane, tile.warp, tile.block, tile.barrier
     fence, arrive, any_bits, first = tile.fence, tile.arrive, tile.any_bits, tile.first
-    store, load = tile.store_word_pieces(WORD_PIECES), tile.load_fresh_pieces(WORD_PIECES, 3)
+    store, load = (
+        tile.store_word_pieces(WORD_PIECES),
+        tile.load_fresh_pieces(WORD_PIECES, 3, parts=2, step=128),
+    )
     put_float, number = tile.put_float, tile.load_float
     register, tell, told = (
         tile.registers(1),
@@ -504,7 +534,7 @@ def records(tile: Any) -> Callable:
     registers, get_one, put, put1 = (
         tile.registers(3),
         tile.load_fresh_pieces(((0, 0, (0,)),), 1),
-        _put(tile, 3),
+        _put(tile, 6),
         _put(tile, 1),
     )
     start = 1024
@@ -522,13 +552,13 @@ def records(tile: Any) -> Callable:
             fence()
         barrier()
         if any_bits(first(told(index, 0))) == 2:
-            for i in range(3):
-                if warp() == 0:
-                    put(out, 192 * i, 0, 2 * index, 0, 0, 0, load(w, start + 128 * i, 2 * index, index))
-                else:
-                    put1(out, 1024 + 64 * i, 0, 2 * index, 0, 0, 0, get_one(w, start + 128 * i + 96, 0, 0))
             if warp() == 0:
-                put1(out, 2048, 0, 2 * index, 0, 0, 0, get_one(w, 0, 0, 0))
+                put(out, 0, 0, 2 * index, 0, 0, 0, load(w, start, 2 * index, index, 3))
+                put(out, 384, 0, 2 * index, 0, 0, 0, load(w, start + 256, 2 * index, index, 1))
+                put1(out, 2048, 0, 2 * index, 0, 0, 0, get_one(w, 0, 0, 0, 1))
+            else:
+                for i in range(3):
+                    put1(out, 1024 + 64 * i, 0, 2 * index, 0, 0, 0, get_one(w, start + 128 * i + 96, 0, 0, 1))
 
     return kernel
 

@@ -19,7 +19,7 @@ F = np.float32
 FORMATTED = ("weigh:3:both", "weigh:2:both:careful", "weigh_products:2:2", "widen")
 CASES = list(KERNELS.values()) + [Tiny(**{**vars(KERNELS[name]), "dtype": "bf16"}) for name in FORMATTED]
 cases = pytest.mark.parametrize("spec", CASES, ids=lambda spec: f"{spec.name}-{spec.dtype}")
-EXPONENTIAL = ("logits:2:capped", "exponentials", "exponentials:floor", "decays", "numbers")
+EXPONENTIAL = ("logits:2:capped", "exponentials", "exponentials:floor", "decays", "numbers", "join_numbers")
 """Kernels whose results the special-function unit rounds in its own way."""
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # infinities are part of the data
 
@@ -138,6 +138,32 @@ def expect_spread(spec: Tiny, data: Data, rows: int) -> NDArray:
 
 def expect_scale_rows(spec: Tiny, data: Data) -> NDArray:
     return rows_of(data, 0, 12) * np.repeat(rows_of(data, SECOND, 3), 4, axis=0)
+
+
+def expect_join_numbers(spec: Tiny, data: Data) -> NDArray:
+    """In float64, a lane at a time: parts without weight have no say in the shift, and keep factor 1."""
+    found = np.concatenate([rows_of(data, 0, 2), rows_of(data, SECOND, 6)])
+    out = np.empty((6, 32))
+    for lane in LANES:
+        shifts, totals = found[::2, lane].astype(float), found[1::2, lane].astype(float)
+        top, some = shifts[0], totals[0] != 0
+        for m, l in zip(shifts[1:], totals[1:], strict=True):  # noqa: E741
+            if l != 0 and (not some or m > top):
+                top, some = m, True
+        for i, (m, l) in enumerate(zip(shifts, totals, strict=True)):  # noqa: E741
+            x = m - (0 if top == -np.inf else top)
+            factor = np.inf if x > 89 else max(float(power(x)), 2.0**-126) if x > -np.inf else float(power(x))
+            out[i, lane] = 1 if l == 0 or m == top else factor
+        out[4, lane], out[5, lane] = top, out[:4, lane] @ totals
+    return out
+
+
+def expect_join_sums(spec: Tiny, data: Data) -> NDArray:
+    own, factors = rows_of(data, 0, 4), rows_of(data, 4, 4)
+    total = own * factors[0]
+    for factor, more in zip(factors[1:], rows_of(data, SECOND, 12).reshape(3, 4, 32), strict=True):
+        total = (factor.astype(float) * more + total).astype(F)
+    return total
 
 
 def expect_choose(spec: Tiny, data: Data) -> NDArray:
@@ -292,6 +318,7 @@ def expect_records(spec: Tiny, data: Data) -> NDArray:
     for i in range(3):
         out[3 * i : 3 * i + 3] = [100 * i + lanes, -lanes, np.full(32, 7 * i)]
         out[16 + i] = data.f.view(np.int32)[i]
+    out[9:12] = 0  # the fourth of three
     out[32] = 0  # the counter is back
     return out
 
@@ -300,6 +327,10 @@ def start(spec: Tiny, seed: int = 0) -> Data:
     data = data_for(seed)
     if spec.name == "records":
         data.w[0] = 0
+    if spec.name == "join_numbers":
+        totals = data.w[: 64 * 32].view(F).reshape(-1, 32)
+        for row in (1, *range(SECOND + 1, SECOND + 6, 2)):
+            totals[row] = np.where(np.arange(32) * row % 5 < 2, F(0), np.abs(totals[row]) % F(8))
     if spec.name == "started":
         data.w[: 8 * 32 : 3] = 0
     return data

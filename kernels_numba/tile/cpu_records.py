@@ -115,17 +115,18 @@ class CpuRecords:
 
         return put
 
-    def load_fresh_pieces(self, pieces: Any, count: int) -> Callable:
-        """Read what `store_word_pieces` wrote."""
+    def load_fresh_pieces(self, pieces: Any, count: int, *, parts: int = 1, step: int = 0) -> Callable:
+        """Read what `store_word_pieces` wrote: the parts below ``live``, zeros for the others."""
 
-        def load(source: Buffer, base: Any, o0: Any, o1: Any) -> Fragment:
-            words = np.empty((count, WARP), np.int32)
-            for which, constant, chosen in pieces:
-                where = _lanes(base) + _lanes((o0, o1)[which]) + constant
-                source.check(where, len(chosen))
-                words[list(chosen)] = source.data[where[:, None] + np.arange(len(chosen))].T
-                self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * len(chosen) * WARP)
-            return words
+        def load(source: Buffer, base: Any, o0: Any, o1: Any, live: Any) -> Fragment:
+            words = np.zeros((parts, count, WARP), np.int32)
+            for part in range(min(parts, int(_lanes(live)[0]))):
+                for which, constant, chosen in pieces:
+                    where = _lanes(base) + _lanes((o0, o1)[which]) + constant + part * step
+                    source.check(where, len(chosen))
+                    words[part, list(chosen)] = source.data[where[:, None] + np.arange(len(chosen))].T
+                    self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * len(chosen) * WARP)
+            return words.reshape(parts * count, WARP)
 
         return load
 

@@ -31,6 +31,7 @@ class CpuWeights:
     machine: Machine
     dtype: str
     _flops: Callable
+    decays: Callable
 
     @staticmethod
     def spread(rows: int) -> Callable:
@@ -60,6 +61,43 @@ class CpuWeights:
                 return np.where(total == 0, np.float32(0), values * inverse)
 
         return divided
+
+    def join_numbers(self, parts: int) -> Callable:
+        """Factors, shift and sum of weights of a row's parts."""
+
+        def made(joined: Fragment, numbers: Fragment) -> Fragment:
+            found = np.concatenate([joined, numbers])
+            shifts, totals = found[::2], found[1::2]
+            weighty = totals != 0
+            top, some = shifts[0], weighty[0]
+            with np.errstate(**EXPECTED):
+                for shift, has in zip(shifts[1:], weighty[1:], strict=True):
+                    top = np.where(has & ((shift > top) | ~some), shift, top)
+                    some = some | has
+            factors = np.where(weighty & (shifts != top), self.decays(parts + 1)(shifts, top), np.float32(1))
+            total = self._fused(factors, totals, np.zeros(WARP, np.float32))
+            return np.concatenate([factors, top[None], total[None]])
+
+        return made
+
+    def join_sums(self, parts: int, per: int) -> Callable:
+        """Sums of a row's parts times their factors, added up in order."""
+
+        def added(sums: Fragment, more: Fragment, factors: Fragment) -> Fragment:
+            self._flops(sums.size)
+            with np.errstate(**EXPECTED):
+                first = sums * factors[0]
+            return self._fused(factors[1 : parts + 1, None], more.reshape(parts, per, WARP), first)
+
+        return added
+
+    def _fused(self, factors: NDArray, values: NDArray, total: NDArray) -> NDArray:
+        """Multiply-adds to the total, in order, each rounded once (but for sums within 2^-53 of a tie)."""
+        self._flops(2 * values.size)
+        with np.errstate(**EXPECTED):
+            for factor, value in zip(factors, values, strict=True):
+                total = (factor.astype(np.float64) * value + total).astype(np.float32)
+        return total
 
     def weigh(self, rows: int, widths: tuple[int, ...], stride: int, *, careful: bool = False) -> Callable:
         """Add 16 values of halves, each times its weight, in float32 and in the order of the keys."""

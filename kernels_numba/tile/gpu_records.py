@@ -222,31 +222,42 @@ class GpuRecords:
 
         return put
 
-    def load_fresh_pieces(self, pieces: Pieces, count: int) -> Any:
-        """``op(source, base, o0, o1)``: what `store_word_pieces` wrote in any block: past the SM's own cache."""
+    def load_fresh_pieces(self, pieces: Pieces, count: int, *, parts: int = 1, step: int = 0) -> Any:
+        """``op(source, base, o0, o1, live)``: what `store_word_pieces` wrote in any block: past the SM's own cache.
+
+        ``parts`` fragments of ``count`` registers, one after the other, that lie ``step`` words apart; zeros for those
+        that are not below ``live``, which are not read.
+        """
 
         @intrinsic
-        def load(typing_context, source, base, o0, o1):
-            result = types.UniTuple(types.int32, count)
+        def load(typing_context, source, base, o0, o1, live):
+            result = types.UniTuple(types.int32, parts * count)
 
             def codegen(context, builder, signature, args):
-                source, base, *offsets = args
-                words: list = [None] * count
-                for which, constant, chosen in pieces:
-                    width = len(chosen)
-                    at = builder.add(builder.add(base, offsets[which]), ir.Constant(I64, constant))
-                    vector = f".v{width}" if width > 1 else ""
-                    kind = ir.LiteralStructType([I32] * width) if width > 1 else I32
-                    text = f"ld.global.cg{vector}.b32 {registers(0, width)}, [${width}];"
-                    constraints = ",".join(["=r"] * width) + ",l,~{memory}"
-                    pointer = global_pointer(builder, source, at, I32)
-                    value = asm(builder, kind, [pointer], text, constraints, effect=True)
-                    found = unpack(builder, value, width) if width > 1 else [value]
-                    for register, word in zip(chosen, found, strict=True):
-                        words[register] = word
+                source, base, *offsets, live = args
+                words: list = [None] * (parts * count)
+                for part in range(parts):
+                    here = builder.icmp_signed("<", ir.Constant(I64, part), live)
+                    for which, constant, chosen in pieces:
+                        width = len(chosen)
+                        constant = ir.Constant(I64, constant + part * step)
+                        at = builder.add(builder.add(base, offsets[which]), constant)
+                        vector = f".v{width}" if width > 1 else ""
+                        kind = ir.LiteralStructType([I32] * width) if width > 1 else I32
+                        zeros = " ".join(f"mov.b32 ${i}, 0;" for i in range(width))
+                        text = (
+                            f"{{.reg .pred p; setp.ne.b32 p, ${width + 1}, 0; {zeros} "
+                            f"@p ld.global.cg{vector}.b32 {registers(0, width)}, [${width}];}}"
+                        )
+                        constraints = ",".join(["=&r"] * width) + ",l,r,~{memory}"
+                        operands = [global_pointer(builder, source, at, I32), builder.zext(here, I32)]
+                        value = asm(builder, kind, operands, text, constraints, effect=True)
+                        found = unpack(builder, value, width) if width > 1 else [value]
+                        for register, word in zip(chosen, found, strict=True):
+                            words[part * count + register] = word
                 return pack_tuple(context, builder, signature.return_type, words)
 
-            return result(source, *[types.int64] * 3), codegen
+            return result(source, *[types.int64] * 4), codegen
 
         return load
 

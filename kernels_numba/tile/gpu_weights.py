@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -19,6 +20,7 @@ class GpuWeights:
     """Operations on row fragments; :class:`kernels_numba.tile.gpu.GpuTile` inherits them."""
 
     dtype: str
+    _decay: Callable[..., Any]
 
     def spread(self, rows: int) -> Any:
         """``op(x)``: query registers as a row fragment of the first ``rows`` queries."""
@@ -53,6 +55,52 @@ class GpuWeights:
             return [builder.select(nothing, number(0.0), x) for x in products]
 
         return operation(floats(count), (None, types.float32), body)
+
+    # ---- parts of a row, from warps or splits ------------------------------------------------------------------
+    def join_numbers(self, parts: int) -> Any:
+        """``op(joined, numbers)``: (m, l) joined so far and those of ``parts`` more -> their factors, m and l.
+
+        The shift m is the largest of the parts that have weight; a part's factor, by which its sums are multiplied, is
+        e^(its shift - m), or 1 where they agree or it has no weight. l is the sum of the scaled l, in order.
+        """
+
+        def body(builder: Any, joined: Any, numbers: Any) -> list:
+            found = unpack(builder, joined, 2) + unpack(builder, numbers, 2 * parts)
+            shifts, totals = found[::2], found[1::2]
+            weighty = [builder.fcmp_unordered("!=", x, number(0.0)) for x in totals]
+            top, some = shifts[0], weighty[0]
+            for shift, has in zip(shifts[1:], weighty[1:], strict=True):
+                larger = builder.or_(builder.fcmp_ordered(">", shift, top), builder.not_(some))
+                top = builder.select(builder.and_(has, larger), shift, top)
+                some = builder.or_(some, has)
+            factors, total = [], number(0.0)
+            for shift, each, has in zip(shifts, totals, weighty, strict=True):
+                moved = builder.and_(has, builder.fcmp_unordered("!=", shift, top))
+                factors.append(builder.select(moved, self._decay(builder, shift, top), number(1.0)))
+                total = fma(builder, each, factors[-1], total)
+            return [*factors, top, total]
+
+        return operation(floats(parts + 3), (None, None), body)
+
+    def join_sums(self, parts: int, per: int) -> Any:
+        """``op(sums, more, factors)``: ``per`` sums and those of ``parts`` more, times their factors, added up.
+
+        ``factors``: what `join_numbers` gave.
+        """
+
+        def body(builder: Any, sums: Any, more: Any, factors: Any) -> list:
+            own = unpack(builder, sums, per)
+            others = unpack(builder, more, parts * per)
+            first, *scales = unpack(builder, factors, parts + 1)
+            result = []
+            for i, x in enumerate(own):
+                total = binary(builder, "mul.rn", x, first)
+                for part, factor in enumerate(scales):
+                    total = fma(builder, others[part * per + i], factor, total)
+                result.append(total)
+            return result
+
+        return operation(floats(per), (None, None, None), body)
 
     def weigh(self, rows: int, widths: tuple[int, ...], stride: int, *, careful: bool = False) -> Any:
         """``op(sums, weights, values, lane)``: add, for each row, 16 values each times its weight, in float32.
