@@ -76,7 +76,7 @@ def _beside_peers(times: Times, rows: Sequence[Row]) -> list[str]:
         "## What was measured",
         "",
         f"Head size 128, one query token, microseconds of GPU time, {dates[-1]}; all columns of a row in one run,",
-        "inputs rotated through more than twice the L2 cache, every result checked against float64. *Heads first*: the",
+        "inputs rotated through four times the L2 cache, every result checked against float64. *Heads first*: the",
         "same kernel on caches [B, Hkv, L, D]. Flash and cuDNN are PyTorch's backends, each with the layout that suits",
         "it better. *Rate*: keys and values over the time.",
         "",
