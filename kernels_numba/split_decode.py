@@ -85,7 +85,7 @@ def build(tile: Any, spec: Spec) -> Any:
     word, arrive, any_bits = tile.load_word, tile.arrive, tile.any_bits
     consecutive = tile.consecutive_rows(copies, rows_per_copy)
     paged = tile.paged_rows(copies, rows_per_copy, page or 1)
-    copy = tile.copy_rows(copies, rows_per_copy, rows_per_copy * padded)
+    copy = tile.copy_rows(copies, rows_per_copy, rows_per_copy * padded, consecutive=not page)
     load_query, join = tile.load_chunks(chunks, 32), tile.join
     # Registers of both columns of queries, chunk by chunk -> B operand registers.
     to_b = tile.select(
@@ -245,6 +245,8 @@ def build(tile: Any, spec: Spec) -> Any:
         slot = small(0)
         now = first
         while now < last:
+            ahead = small(now + (stages - 1) * warps)
+            fetch = small(slot - 1 if slot > 0 else stages - 1)
             if ahead < last:
                 key = small(16 * ahead + row)
                 to = small(2 * (mine + fetch * stage_words))
@@ -257,8 +259,6 @@ def build(tile: Any, spec: Spec) -> Any:
                 copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
                 copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
             commit()
-            ahead = small(ahead + warps)
-            fetch = small(fetch + 1 if fetch + 1 < stages else 0)
             wait()
             warp_sync()
             offset = small(slot * stage_words)

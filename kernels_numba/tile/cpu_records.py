@@ -46,7 +46,7 @@ class CpuRecords:
 
         return rows
 
-    def copy_rows(self, count: int, step: int, to_step: int) -> Callable:
+    def copy_rows(self, count: int, step: int, to_step: int, *, consecutive: bool = False) -> Callable:
         """Asynchronous copies of 8 elements, one a row."""
         copy = self.copy_async(8)
 

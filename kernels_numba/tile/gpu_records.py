@@ -87,11 +87,12 @@ class GpuRecords:
 
         return rows
 
-    def copy_rows(self, count: int, step: int, to_step: int) -> Any:
+    def copy_rows(self, count: int, step: int, to_step: int, *, consecutive: bool = False) -> Any:
         """``op(to0, to1, to2, to3, source, rows, stride, at, first, end)``: asynchronous copies of 8 elements.
 
         Copy i goes from element ``rows[i] stride + at`` to half element ``to0`` .. ``to3`` (i modulo 4) plus
-        ``i to_step``; zeros where the key ``first + i step`` is not below ``end``.
+        ``i to_step``; zeros where the key ``first + i step`` is not below ``end``. ``consecutive``: the rows are
+        `consecutive_rows`, so one product finds them all.
         """
         text = "cp.async.cg.shared.global [$0+{}], [$1], 16, $2;"
 
@@ -103,17 +104,25 @@ class GpuRecords:
                 *places, source, rows, stride, at, first, end = args
                 places = [shared_address_of_half(builder, to) for to in places]
                 key, limit = builder.trunc(first, I32), builder.trunc(end, I32)
+                onward = builder.mul(stride, ir.Constant(I64, step))
+                legal = global_pointer(builder, source, ir.Constant(I64, 0), I16)
+                here = None
                 for i in range(count):
                     inside = builder.icmp_signed("<", builder.add(key, ir.Constant(I32, i * step)), limit)
-                    row = builder.sext(builder.extract_value(rows, i), I64)
-                    where = builder.add(builder.mul(row, stride), at)
+                    if consecutive and here is not None:
+                        here = builder.gep(here, [onward])
+                    else:
+                        row = builder.sext(builder.extract_value(rows, i), I64)
+                        here = global_pointer(builder, source, builder.add(builder.mul(row, stride), at), I16)
                     # A lane with nothing to copy must still name a legal address.
-                    where = builder.select(inside, where, ir.Constant(I64, 0))
-                    size = builder.select(inside, ir.Constant(I32, 16), ir.Constant(I32, 0))
                     asm(
                         builder,
                         VOID,
-                        [places[i % 4], global_pointer(builder, source, where, I16), size],
+                        [
+                            places[i % 4],
+                            builder.select(inside, here, legal),
+                            builder.select(inside, ir.Constant(I32, 16), ir.Constant(I32, 0)),
+                        ],
                         text.format(2 * i * to_step),
                         "r,l,r,~{memory}",
                         effect=True,
