@@ -233,9 +233,11 @@ def _errors(
 ) -> list[tuple[float, float]]:
     """The error and the bound of every gradient, for some channels, against float64; raises if one is too large."""
     import reference
+    from kernels_numba.families import default_plans
 
     gates = 2 if case.gated else 0
-    order = 2 if case.n <= 1536 else 3 if case.n <= 24576 else 4
+    order = default_plans()[case.n].order
+    order = max(order, 4) if case.n > 24576 else order  # half-length packing rounds once more
     exact = dtype == "fp32"
     bounds = {
         "k": measure.FP32_BOUND

@@ -224,7 +224,7 @@ def measured(
     for convolution in CONVOLUTIONS:
         forget_spectra()  # and workspaces, which are counted
         layer = Layer(case, convolution, torch, device=device)
-        results[convolution] = [x.cpu() for x in layer.results()]
+        results[convolution] = [x.to("cpu" if case.length > 65536 else device) for x in layer.results()]
         figures: dict[str, Any] = {"note": ""}
         for part, call in (("forward", layer.forward), ("step", layer.step)):
             layer.forget()
