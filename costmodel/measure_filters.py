@@ -66,6 +66,7 @@ def _ours(n: int, dtype: str, torch: Any, stamp: tuple[str, str]) -> tuple[Row, 
     note = (
         f"prepare_filter, {spectrum.words.nbytes // measure.CHANNELS} bytes a channel; plan={name}{packing}"
     )
+    note += f"; {len(filters)} input sets"
     return _row(n, dtype, "ours", times, spectrum.words.nbytes, error, stamp, note), BOUNDS[dtype]
 
 
