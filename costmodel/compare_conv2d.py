@@ -19,8 +19,8 @@ from costmodel.measurements import Row
 
 KEPT = "kept"
 """Rows whose spectrum of x was there already."""
-JUDGED = ("", KEPT)
-"""Variants of ours that are predicted: not the host's time of a call, nor depthwise layers, whose groups no key has."""
+JUDGED = ("", KEPT, "depthwise")
+"""Variants of ours that are predicted: not the host's time of a call."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,13 @@ def costs_of(row: Row) -> tuple[Tiles, list[Any]]:
         raise ValueError(
             f"{row.case}: note: got {row.note!r}; accepted: one that begins with tiles, such as 32x32"
         )
-    case = row.case_values
+    tile, case = (int(named[1]), int(named[2])), row.case_values
     batch, inputs, outputs, size, taps = (int(case[key]) for key in ("S", "Cin", "Cout", "n", "k"))
-    geometry = Geometry.of((batch, inputs, size, size), (outputs, inputs, taps, taps))
-    tile = (int(named[1]), int(named[2]))
+    named = re.search(r"groups = (\d+)", row.note)
+    groups = int(named[1]) if named else 1
+    geometry = Geometry.of(
+        (batch, inputs, size, size), (outputs, inputs // groups, taps, taps), groups=groups
+    )
     named = re.search(r"filter in (\d+)x(\d+) parts", row.note)
     parts = (int(named[1]), int(named[2])) if named else (1, 1)
     found = plans(geometry, conv2d.PASSES[str(case["pass"])], row.dtype, tile=tile)

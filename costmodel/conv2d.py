@@ -57,6 +57,7 @@ def rates(gpu: GPU | str) -> Rates:
         large_transform=H200.large_transform * issue,
         vector=H200.vector * single,
         vector_direct=H200.vector_direct * single,
+        direct_depthwise=H200.direct_depthwise * single,
         vector_transform=H200.vector_transform * issue,
     )
 

@@ -81,7 +81,7 @@ def profile(chosen: Sequence[Case], *, tool: str = "ncu") -> list[dict[str, floa
             "-m",
             "costmodel.counters",
             "--run",
-            *dict.fromkeys(family for case in chosen for family in case.families),
+            *(case.key for case in chosen),
         ),
     ]
     try:
@@ -222,7 +222,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", nargs="+", metavar="FAMILY", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     known = list(dict.fromkeys(family for case in cases() for family in case.families))
-    unknown = [name for name in (options.run or options.family or ()) if name not in known]
+    accepted = {*known, *(case.key for case in cases())} if options.run else known
+    unknown = [name for name in (options.run or options.family or ()) if name not in accepted]
     if unknown:
         print(f"counters: family: got {unknown[0]!r}; accepted: {', '.join(known)}", file=sys.stderr)
         return 2

@@ -31,6 +31,11 @@ class Case:
         """Those that are judged."""
         return tuple(dict.fromkeys(name for name in self.launches if name))
 
+    @property
+    def key(self) -> str:
+        """What tells this case from all others, those of the same families too."""
+        return f"{'+'.join(self.families)}@{self.name}"
+
 
 def one_launch(family: str, name: str, counts: Callable[[], dict[str, int]], prepare: Any) -> Case:
     """A call that launches one kernel."""
@@ -241,8 +246,8 @@ def cases() -> list[Case]:
 
 
 def chosen_cases(families: Sequence[str] = ()) -> list[Case]:
-    """The cases that have a launch of one of these families; all, if none is named."""
-    return [case for case in cases() if not families or set(families) & set(case.families)]
+    """The cases that have a launch of one of these families, or one of these keys; all, if none is named."""
+    return [case for case in cases() if not families or set(families) & {*case.families, case.key}]
 
 
 def run_cases(families: Sequence[str]) -> None:

@@ -41,6 +41,8 @@ class Rates:
     """Flops of products of spectra in fp32,"""
     vector_direct: float = 2.8e13
     """of the library's convolution in fp32 (TF32 off),"""
+    direct_depthwise: float = 2.8e12
+    """of its depthwise kernels,"""
     vector_transform: float = 3.2e11
     """and points of transforms in fp32."""
 
@@ -53,6 +55,11 @@ DIRECT_PASSES = {"forward": 1.0, "input_gradient": 1.2, "weight_gradient": 1.4}
 """How much longer the direct library takes for each pass."""
 LIBRARY_TRANSFORMS, LIBRARY_TAPS = 1.2, 5
 """In fp32 the library transforms too, for gradients and for filters of up to so many taps: so much longer than here."""
+DEPTHWISE_PASSES = {"forward": 1.0, "input_gradient": 1.8, "weight_gradient": 2.2}
+DEPTHWISE_TAPS = (1, 3, 5)
+"""Square filters for which the library has depthwise kernels of their own,"""
+DEPTHWISE_GAINS = {"forward": 2.4, "input_gradient": 3.6, "weight_gradient": 2.4}
+"""and how much faster those are."""
 SECTOR = 32
 """Bytes that device memory moves at least."""
 CUT_SECTORS = 3
@@ -71,6 +78,7 @@ def rates_for(sm_count: int | None) -> Rates:
         large_transform=H200.large_transform * share,
         vector=H200.vector * share,
         vector_direct=H200.vector_direct * share,
+        direct_depthwise=H200.direct_depthwise * share,
         vector_transform=H200.vector_transform * share,
     )
 
@@ -158,22 +166,34 @@ def seconds(plan: Plan, rates: Rates) -> float:
     return sum(cost.seconds(rates) for cost in found) + extra
 
 
+def is_depthwise(geometry: Geometry) -> bool:
+    """Whether each channel has a filter of its own."""
+    return geometry.inputs == geometry.outputs == 1
+
+
 def direct_seconds(geometry: Geometry, rates: Rates, which: str = "forward", dtype: str = "fp16") -> float:
     """Time of a pass by the direct library.
 
     Its kernels for halves want channels last: images of channels first are copied there and back. They fill up
-    channels of the input to 32 in a group and those of the result to 64.
+    channels of the input to 32 in a group and those of the result to 64. Depthwise layers have kernels of their own,
+    on ordinary cores.
     """
+    size = 4 if dtype == "fp32" else 2
+    moved = size * sum(prod(shape) for shape in (geometry.x_shape, geometry.w_shape, geometry.y_shape))
+    if is_depthwise(geometry):
+        kh, kw = geometry.w_shape[2:]
+        own = kh == kw and kh in DEPTHWISE_TAPS
+        rate = rates.direct_depthwise * (DEPTHWISE_GAINS[which] if own else 1)
+        return max(moved / rates.memory, DEPTHWISE_PASSES[which] * geometry.flops / rate) + rates.launch
     if dtype == "fp32":
-        moved = 4 * sum(prod(shape) for shape in (geometry.x_shape, geometry.w_shape, geometry.y_shape))
         flops = DIRECT_PASSES[which] * geometry.flops
         return max(moved / rates.memory, flops / rates.vector_direct) + rates.launch
-    x, w, y = (2 * prod(shape) for shape in (geometry.x_shape, geometry.w_shape, geometry.y_shape))
     waste = 1.0
     for channels, unit in ((geometry.inputs, 32), (geometry.outputs, 64)):
         waste *= -(-channels // unit) * unit / channels
-    work = max((x + w + y) / rates.memory, waste * DIRECT_PASSES[which] * geometry.flops / rates.direct)
-    return work + 2 * (x + y) / rates.memory + rates.launch
+    work = max(moved / rates.memory, waste * DIRECT_PASSES[which] * geometry.flops / rates.direct)
+    copied = 2 * size * (prod(geometry.x_shape) + prod(geometry.y_shape))
+    return work + copied / rates.memory + rates.launch
 
 
 def plans(
@@ -315,7 +335,8 @@ def explain(
         return Explanation(which, "direct", None, None, direct_us, (), str(error))
     plan = best(found, rates)
     fft_us = 1e6 * seconds(plan, rates)
-    if dtype == "fp32" and (which != "forward" or max(geometry.w_shape[2:]) <= LIBRARY_TAPS):
+    transforms = which != "forward" or max(geometry.w_shape[2:]) <= LIBRARY_TAPS
+    if dtype == "fp32" and transforms and not is_depthwise(geometry):
         direct_us = min(direct_us, LIBRARY_TRANSFORMS * fft_us)
     launches = tuple((c.name, c.bytes, c.flops, 1e6 * c.seconds(rates)) for c in costs(plan))
     impl = "direct" if direct and direct_us < fft_us else "fft"

@@ -16,6 +16,8 @@ from costmodel.conv2d import (
     published,
 )
 from costmodel.measure_conv2d import cases
+from kernels_numba.conv2d_dispatch import explain
+from kernels_numba.conv2d_geometry import Geometry
 
 
 def test_published_layers_are_reproduced_in_ordering() -> None:
@@ -95,6 +97,28 @@ def test_measured_cases() -> None:
     assert first.name == "S=128;Cin=96;Cout=96;n=32;k=7;pass=fprop"
     assert first.flops == 2 * 128 * 96 * 96 * 26**2 * 49
     assert first.bytes_min == 2 * (128 * 96 * (32**2 + 26**2) + 96 * 96 * 49)
+
+
+def test_depthwise_layers_go_the_faster_way() -> None:
+    """Their library has kernels of their own: for small filters it is taken, for large ones the FFT, by far."""
+    times: dict[str, dict[str, float]] = {}
+    for row in measurements.read("h200-sxm", op="conv2d"):
+        library, _, variant = row.provider.partition(":")
+        if variant == "depthwise":
+            times.setdefault(row.case, {})[library] = row.median_us
+    both = {case: found for case, found in times.items() if len(found) == 2}
+    assert len(both) >= 8
+    ways = set()
+    for case, found in both.items():
+        v = measurements.parse_case("conv2d", case)
+        s, channels, n, k = (int(v[key]) for key in ("S", "Cin", "n", "k"))
+        geometry = Geometry.of((s, channels, n, n), (channels, 1, k, k), groups=channels)
+        way = explain(geometry, conv2d.PASSES[str(v["pass"])], "fp16", rates=conv2d.rates("h200-sxm"))
+        assert way.fft_us is not None and abs(way.fft_us / found["ours"] - 1) < 0.25
+        taken = found["ours" if way.impl == "fft" else "cudnn"]
+        assert taken <= 1.15 * min(found.values()), case
+        ways.add((way.impl, k > 5))
+    assert ways == {("direct", False), ("fft", True)}
 
 
 def test_measurements_are_predicted() -> None:

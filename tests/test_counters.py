@@ -8,7 +8,7 @@ import pytest
 import kernels_numba
 from costmodel import counters, gpus
 from costmodel.errors import MeasurementError
-from costmodel.measure_counters import cases
+from costmodel.measure_counters import cases, chosen_cases
 from kernels_numba import resources
 from kernels_numba.device import Device
 
@@ -39,6 +39,14 @@ def test_counts_are_those_of_the_hardware(case: Any, family: str) -> None:
     assert {quantity: e.predicted for quantity, e in mine.items()} == case.counts()[family]
     assert abs(mine["device_bytes"].error) <= counters.LIMIT
     assert mine["tensor_instructions"].error == 0
+
+
+def test_cases_have_keys_of_their_own() -> None:
+    """A case whose families others have too can be run alone."""
+    found = cases()
+    assert len({case.key for case in found}) == len(found)
+    for case in found:
+        assert [c.name for c in chosen_cases([case.key])] == [case.name]
 
 
 def test_device_bytes_dwarf_the_cache() -> None:
