@@ -338,9 +338,20 @@ def test_measure_knows_the_plans_it_is_asked_for(capsys, monkeypatch):
 
     monkeypatch.setattr(kernels_numba, "device", lambda: Device("cpu", "none for this test"))
     run(capsys, "measure", "--plan", "16x8x16x16", code=4)
+    for op in ("filters", "long"):
+        run(capsys, "measure", "--op", op, code=4)
     for wrong in ("272x16", "8x16x16x16", "2x2x2x2x2", "16xx16", "big"):
         _, err = run(capsys, "measure", "--plan", wrong, code=2)
         assert wrong in err
+
+
+def test_every_operation_has_what_measures_it():
+    from importlib import import_module
+
+    from costmodel.measure import MODULES
+
+    for name in MODULES.values():
+        assert callable(import_module(f"costmodel.{name}").run)
 
 
 def test_measured_beside_the_default():
