@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.conv2d_calls import Direct, Repeated, again, key_of, remember, run_on_gpu
+from kernels_numba.conv2d_calls import Direct, Repeated, again, is_whole, key_of, remember, run_on_gpu
 from kernels_numba.conv2d_dispatch import Explanation, explain
 from kernels_numba.conv2d_geometry import Geometry, pair
 from kernels_numba.conv2d_plan import Plan
@@ -407,7 +407,8 @@ def _run_on_gpu(
     kept = keep.values if keep is not None and plan.which == "weight_gradient" else None
     spaces = run_on_gpu(plan, arrays, y, adapter, index, kept)
     if keep is None and key is not None:
-        remember(key, Repeated(plan, arrays, y, adapter, index))
+        if is_whole(*arrays.values(), y):  # else its kernels would be others, which nobody asked for
+            remember(key, Repeated(plan, arrays, y, adapter, index))
     elif keep is not None and plan.which == "forward":
         keep.plan, keep.values = plan, spaces["A"]
 

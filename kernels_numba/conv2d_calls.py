@@ -45,6 +45,11 @@ def run_on_gpu(
     return spaces
 
 
+def is_whole(*arrays: Any) -> bool:
+    """Whether all arrays begin where `WHOLE` says."""
+    return all(adapter_of(a, "array").pointer(a) % WHOLE_BYTES == 0 for a in arrays)
+
+
 class Repeated:
     """A pass that has run before, for arrays that begin at multiples of 16 bytes: ``call(a, b, out)``.
 

@@ -256,7 +256,10 @@ def test_calls_that_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(adapter, "empty_of", empty)
     call = conv2d_calls.Repeated(plan, {"x": x, "w": w}, out, adapter, 0)
-    whole = all(a.ctypes.data % 16 == 0 for a in (x, w, out))
+    whole = conv2d_calls.is_whole(x, w, out)
+    assert whole == all(a.ctypes.data % 16 == 0 for a in (x, w, out)) and not conv2d_calls.is_whole(
+        x.reshape(-1)[1:]
+    )
     assert (call(x, w, out) is out) == whole
     if whole:
         words, space = plan.words(plan.images), spaces[-1]
