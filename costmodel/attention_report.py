@@ -127,17 +127,24 @@ def _fallback(times: Times) -> list[str]:
         "| rows out of range | " + " | ".join(f"{rate} %" for rate in RATES) + " |",
         "|---|" + "---:|" * len(RATES),
     ]
-    start = len(lines)
+    start, even = len(lines), []
     for shape in dict.fromkeys(key[0] for key in times.found if key[1] == "fallback-0"):
         base, sync = times(shape, "fallback-0"), times(shape, "sync")
         for provider, name in (("ours", "every key"), ("ours:one-key", "one key")):
             found = [times(shape, f"fallback-{rate}", provider=provider) for rate in RATES]
             cells = ["-" if x is None or base is None else f"{x / base:.3f}" for x in found]
             lines.append(f"| B={shape[0]}, L={shape[3]}, {name} | {' | '.join(cells)} |")
+            if sync and any(found):
+                slower = [
+                    f"{rate} %" for rate, x in zip(RATES, found, strict=True) if x is not None and x > sync
+                ]
+                even.append(f"{slower[0] if slower else 'no rate'} (B={shape[0]}, L={shape[3]}, {name})")
         if sync and base:
             lines.append(
                 f"| B={shape[0]}, L={shape[3]}, variant sync | " + f"{sync / base:.3f} | " * len(RATES)
             )
+    if even:
+        lines += ["", f"Break-even, the least measured rate at which sync is faster: {', '.join(even)}."]
     return lines if len(lines) > start else []
 
 

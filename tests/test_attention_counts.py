@@ -265,6 +265,7 @@ def test_the_measured_part_of_the_document(
     assert "| 8 | 32 / 32 | 4096 | fp16 | 122.0 | - | 200.0 | 125.0 | 0.98 | 4.40 |" in text
     assert "| 8 | 4096 | 122.0 | 123.0 | 1.008 |" in text
     assert "| B=8, L=4096, every key | - | 1.050 |" in text
+    assert "at which sync is faster: 5 % (B=8, L=4096, every key)." in text
     assert "the largest step up is 0.86 (B=3 to 4), the largest down 1.67 (B=1 to 2)" in text
     assert "p95 regret 1.000" in text and "8.0 us (ours:host-call)" in text
     document = tmp_path / "attention.md"
