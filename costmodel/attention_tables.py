@@ -105,7 +105,8 @@ def _explain(case: dict[str, Any], gpu: GPU) -> str:
         f"  one SM   {us['memory']} x {done.uneven:.3g} (the busiest SM's keys over the average) x "
         f"({FIGURES.sm_share:g} + {FIGURES.sm_share_per_row:g} x {done.rows} rows) = {us['memory']} x "
         f"{done.uneven * share:.3g} = {us['one SM']}",
-        f"  waves    {done.waves - 1} more x {FIGURES.wave_us:g} us = {us['waves']}",
+        f"  waves    {us['memory']} x {FIGURES.unfair:g} / {done.waves} + {done.waves - 1} more x "
+        f"{FIGURES.wave_us:g} us = {us['waves']}",
         "  joining  "
         + (
             f"{FIGURES.reduction_us:g} us + {FIGURES.split_us:g} us x {done.splits} splits = {us['joining']}"

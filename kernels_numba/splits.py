@@ -9,10 +9,11 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-MEMORY_BYTES_PER_US = 4.49e6
-SM_SHARE, SM_SHARE_PER_ROW = 0.643, 0.0205
-NORM = 5.35
-WAVE_US, REDUCTION_US, SPLIT_US = 1.71, 1.5, 0.133
+MEMORY_BYTES_PER_US = 4.58e6
+SM_SHARE, SM_SHARE_PER_ROW = 0.616, 0.0212
+NORM = 5.08
+UNFAIR = 0.02
+WAVE_US, REDUCTION_US, SPLIT_US = 1.24, 1.22, 0.182
 MOST_SPLITS = 512
 
 
@@ -25,7 +26,8 @@ def predicted_us(units: int, tiles: int, splits: int, spec: Any, sm_count: int, 
     busiest = ceil(blocks / sm_count) * per_block * sm_count / (units * tiles) * share * spec.row_tiles
     waves = ceil(blocks / (sm_count * blocks_per_sm))
     work = memory * (1 + busiest**NORM) ** (1 / NORM)
-    return work + WAVE_US * (waves - 1) + (REDUCTION_US + SPLIT_US * splits if splits > 1 else 0.0)
+    work += UNFAIR * memory / waves + WAVE_US * (waves - 1)
+    return work + (REDUCTION_US + SPLIT_US * splits if splits > 1 else 0.0)
 
 
 def choose_splits(units: int, room: int, spec: Any, sm_count: int, blocks_per_sm: int) -> int:
