@@ -28,7 +28,7 @@ def lines() -> list[str]:
             continue
         forward = forwards.get((format_case("fftconv", values), dtype, "ours"))
         every, prepared, dk = (rows.get((case, dtype, name)) for name in ("ours", "ours:prepared", "ours:dk"))
-        of_filter, torch = rows.get((case, dtype, "ours:filter")), rows.get((case, "fp32", "torch"))
+        of_filter, torch = rows.get((case, dtype, "filter")), rows.get((case, "fp32", "torch"))
         variant = f"{values['variant']}, {dtype}"
         cells = [
             str(values["N"]),

@@ -2,7 +2,7 @@
 
 A case is one backward pass: from u, the taps k, dy and gates to du, dk and the gates' gradients. *ours* starts from the
 taps, so the filter's transforms are in it, and keeps nothing of the forward pass; ``ours:dk`` is the filter's gradient
-alone, ``ours:prepared`` has the filter's transforms made before, ``ours:filter`` is one of these alone. *torch* is
+alone, ``ours:prepared`` has the filter's transforms made before, ``filter`` is one of these alone. *torch* is
 autograd's backward of ``irfft(rfft(u) * rfft(k))`` in fp32, which kept both spectra. Times are taken as `measure` takes
 them.
 """
@@ -22,7 +22,7 @@ from costmodel.measure import Case
 from costmodel.measurements import Row
 
 OP = "fftconv_gradients"
-FILTER = "ours:filter"
+FILTER = "filter"
 REPLAYS = 10
 SOME = (1024, 4096, 16384)
 FIRST = (1024, 4096, 256, 16384, 65536, 32768, 2048, 8192)
