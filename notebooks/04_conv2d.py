@@ -89,7 +89,7 @@ for slug in ("h200-sxm", "a100-sxm-80gb", "rtx-4090", "b200"):
 rows = measurements.read(GPU, op="conv2d")
 cases = {}
 for row in rows:
-    if row.dtype == "fp16":
+    if row.dtype == "fp16" and row.provider_variant in ("", "kept", "channels-last"):
         cases.setdefault(row.case, {})[row.provider] = row.median_us
 for case, times in cases.items():
     library = min(times[name] for name in ("cudnn", "cudnn:channels-last"))
