@@ -1,7 +1,8 @@
 """Predictions of linear layers beside measurements, and what the thresholds of the closed form cost.
 
-The decision judged is where to change kernel: the kernel that `costmodel.linear.thresholds` names for M, against the
-fastest one measured, among launches that follow each other (where at least two kernels were measured).
+Two decisions are judged. Where to change kernel: the kernel that `costmodel.linear.thresholds` names for M, against the
+fastest one measured, among launches that follow each other (where at least two kernels were measured). And the tile
+width B_N of the flat product, where several were.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from costmodel.gpus import GPU, load
 from costmodel.measurements import Row
 
 OVERLAPPED = "-overlapped"
+WIDTH = "flat-b"
+"""Rows of the flat product with a tile width of its own, such as flat-b48."""
 
 
 def compare(gpu: str | GPU, *, folder: Path | None = None) -> Comparison:
@@ -31,9 +34,9 @@ def compare(gpu: str | GPU, *, folder: Path | None = None) -> Comparison:
 
 def judge(rows: Sequence[Row], gpu: GPU) -> Comparison:
     """Predictions beside those of ``rows`` that are ours."""
-    ours = [row for row in rows if row.ours]
-    pairs = tuple(_pair(row, gpu) for row in ours)
-    return Comparison("linear", gpu, pairs, tuple(_decide(ours, gpu)))
+    pairs = tuple(_pair(row, gpu) for row in rows if row.ours)
+    decisions = [*_decide([pair.row for pair in pairs], gpu), *_decide_widths(pairs)]
+    return Comparison("linear", gpu, pairs, tuple(decisions))
 
 
 def choice_of(row: Row) -> Any:
@@ -65,7 +68,7 @@ def _pair(row: Row, gpu: GPU) -> Pair:
 def _decide(rows: Sequence[Row], gpu: GPU) -> list[Decision]:
     cases: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
-        if not row.provider_variant.endswith(OVERLAPPED):
+        if row.provider_variant in linear.IMPLS:
             cases.setdefault((row.case, row.dtype), {})[row.provider_variant] = row.median_us
     found = []
     for (case, dtype), times in cases.items():
@@ -76,6 +79,23 @@ def _decide(rows: Sequence[Row], gpu: GPU) -> list[Decision]:
         if len(times) > 1 and chosen in times:
             best = min(times, key=times.__getitem__)
             found.append(Decision("thresholds", case, dtype, chosen, best, times[chosen] / times[best]))
+    return found
+
+
+def _decide_widths(pairs: Sequence[Pair]) -> list[Decision]:
+    """The flat product's B_N, where it was timed with several (`measure_widths`); other settings are the same."""
+    cases: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs:
+        if pair.row.provider_variant.startswith(WIDTH):
+            cases.setdefault((pair.row.case, pair.row.dtype), []).append(pair)
+    found = []
+    for (case, dtype), members in cases.items():
+        if len(members) > 1:
+            pick = min(members, key=lambda pair: pair.predicted_us)
+            top = min(members, key=lambda pair: pair.row.median_us)
+            chosen, best = (pair.row.provider_variant.removeprefix(WIDTH) for pair in (pick, top))
+            regret = pick.row.median_us / top.row.median_us
+            found.append(Decision("tile", case, dtype, chosen, best, regret))
     return found
 
 

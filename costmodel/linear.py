@@ -16,12 +16,12 @@ memory binds (M <= 8), so the flat one is ahead from
 
 .. math:: M_1 = \left(\frac{(t_f - t_v + 2NK/\beta)\,\varphi}{NK} - c_w\right) / c_x
 
-on. Beyond, the flat product reads x for every tile of every SM's share of w, S p = S ceil(N / (S B)) times, and the
-full one N / C times: the full product is ahead from
+on. Beyond, the flat product's tiles of B rows of w cover P = B S ceil(N / (B S)) rows, and multiply the slower the
+smaller they are. The full product is ahead from
 
-.. math:: M_2 = \frac{\lambda (t_u - t_f + U) - 2NK}{2K (S p - N\lambda / C\lambda_u)}
+.. math:: M_2 = \left(\frac{\tau ((t_u - t_f + U)^q - (2NK/\beta)^q)^{1/q}}{2K P \kappa} - C\right) / (1 + C/B)
 
-on (never, where the denominator is not positive), U the time of a full product of few rows.
+on, U the time of a full product of few rows.
 `kernels_numba.linear_thresholds` has these forms and their constants; `symbolic_thresholds` solves both in sympy.
 
 **Equation 5** of FlashDecoding++ (Hong et al., arXiv 2311.01282, section 4): a tile width B_N trades the ratio of
@@ -51,7 +51,7 @@ READ_OVER_COPY = 1.07
 
 START = "start"
 """Of the terms the one that is added, and not overlapped."""
-OVERLAP_ORDER = {"gemv": 12, "flat": 12, "full": 3, "group": 3.7}
+OVERLAP_ORDER = {"gemv": 12, "flat": 4, "full": 3, "group": 3.7}
 """Of the norm that adds up the terms of a time; infinity would be the largest alone, 1 the sum."""
 
 
@@ -69,6 +69,8 @@ class Kernel:
     """Blocks of the full product on fewer SMs than 1 / 1.4 of all leave memory idle."""
     tile_loss: float = 16.0
     """A tile of r x c reaches 1 / (1 + loss / r + loss / c) of the rate of products."""
+    flat_cache_factor: float = 1.7
+    """Of L2's rate, where the flat product reads: much of x comes from the first-level cache."""
     group_hidden_s: float = 2.0e-6
     """Of the full product on warpgroups: how much of its start is hidden where launches overlap,"""
     group_cache_fraction: float = 0.85
@@ -152,24 +154,51 @@ def symbolic_thresholds() -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
     """M1 and M2 as real numbers, solved from the times, and U: in the symbols of the module's text."""
     import sympy
 
-    names = "N K M S p C R U q beta lambda lambda_u tau phi c_w c_x t_v t_f t_u"
-    n, k, m, s, p, c, rows, few, q, beta, cached, shared, tau, phi, c_w, c_x, t_v, t_f, t_u = sympy.symbols(
-        names, positive=True
-    )
-    copied = sympy.Symbol("Z", nonnegative=True)
+    names = "N K M P B C R U l p q beta lambda_u tau kappa phi c_w c_x t_v t_f t_u"
+    (
+        n,
+        k,
+        m,
+        covered,
+        width,
+        loss,
+        rows,
+        few,
+        slab,
+        split,
+        q,
+        beta,
+        shared,
+        tau,
+        slower,
+        phi,
+        c_w,
+        c_x,
+        t_v,
+        t_f,
+        t_u,
+    ) = sympy.symbols(names, positive=True)
+    copied, meeting = sympy.symbols("Z t_p", nonnegative=True)
     weights = 2 * n * k
     vector = t_v + n * k * (c_w + c_x * m) / phi
-    flat_by_memory = t_f + weights / beta
-    flat_by_cache = t_f + 2 * k * (n + m * s * p) / cached
-    full = t_u + few + 2 * m * k * n / (c * shared)
-    (first,) = sympy.solve(sympy.Eq(vector, flat_by_memory), m)
-    (second,) = sympy.solve(sympy.Eq(flat_by_cache, full), m)
-    parts = ((weights / beta) ** q, (weights / shared) ** q, (weights * rows / tau) ** q)
-    return sympy.simplify(first), sympy.simplify(second), sum(parts) ** (1 / q) + copied / beta
+    (first,) = sympy.solve(sympy.Eq(vector, t_f + weights / beta), m)
+    # What the flat product's products may take, so that with memory it takes as long as the full one.
+    products = ((t_u + few - t_f) ** q - (weights / beta) ** q) ** (1 / q)
+    (second,) = sympy.solve(
+        sympy.Eq(2 * k * covered * slower * (m * (1 + loss / width) + loss) / tau, products), m
+    )
+    parts = (
+        (weights / beta) ** 3,
+        (weights / shared) ** 3,
+        (weights * rows / tau) ** 3,
+        (k * slab / (64 * split)) ** 3,
+    )
+    few_rows = sum(parts) ** sympy.Rational(1, 3) + meeting + copied / beta
+    return sympy.simplify(first), sympy.simplify(second), few_rows
 
 
 def exact_thresholds(n: int, k: int, r: Rates) -> tuple[float, float]:
-    """M1 and M2 as real numbers: the closed forms with numbers put in; infinity where there is none."""
+    """M1 and M2 as real numbers: the closed forms with numbers put in."""
     from kernels_numba import linear_thresholds
 
     return linear_thresholds.exact_thresholds(n, k, r, in_place=r.group_flops_per_s > 0)
@@ -231,6 +260,9 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
         busiest = -(-units // r.sm_count) * r.sm_count / units
         products = 4096.0 * counted.mma_m16n8k16 * busiest
         terms["tensor cores"] = products * loss / r.tensor_flops_per_s
+        if impl == "flat":
+            terms["tensor cores"] *= shared.FLAT_LOSS
+            terms["L2"] /= KERNEL.flat_cache_factor
         start = shared.FLAT_START_S if impl == "flat" else shared.FULL_START_S
         # Too few blocks leave memory without enough to do.
         idle = min(1.0, (KERNEL.full_reach if impl == "full" else 1.0) * product.grid / r.sm_count)

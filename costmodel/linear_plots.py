@@ -34,7 +34,7 @@ def measured_curves(n: int, k: int, slug: str) -> dict[str, dict[int, float]]:
     for row in measurements.read(slug, op="linear"):
         case = row.case_values
         name = row.provider_variant or row.provider
-        if (case["N"], case["K"]) == (n, k) and not name.endswith("-overlapped"):
+        if (case["N"], case["K"]) == (n, k) and name in NAMES:
             found.setdefault(name, {})[int(case["M"])] = row.median_us
     return found
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from costmodel import documents, linear, measure_decode, measurements, render
+from costmodel.compare_linear import WIDTH
 from costmodel.errors import UnknownGPUError
 from costmodel.gpus import load
 from costmodel.measurements import Row
@@ -36,7 +37,7 @@ class Times:
     def __init__(self, rows: Sequence[Row]) -> None:
         self.found: dict[tuple[int, int], dict[int, Providers]] = {}
         for row in rows:
-            if row.dtype == "fp16":
+            if row.dtype == "fp16" and not row.provider_variant.startswith(WIDTH):
                 case = row.case_values
                 pair = (int(case["N"]), int(case["K"]))
                 self.found.setdefault(pair, {}).setdefault(int(case["M"]), {})[row.provider] = row

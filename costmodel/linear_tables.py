@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -232,11 +233,13 @@ def closed_forms() -> str:
     """M1 and M2 as formulas."""
     first, second, few = linear.symbolic_thresholds()
     return (
-        f"M1 = {first}\nM2 = {second}\nU = {few}\n"
-        "N, K: outputs and inputs; S: SMs; p = ceil(N / (32 S)); C: columns of the full product's tile;\n"
-        "beta, lambda, lambda_u: bytes/s of memory, of L2, and of L2 where blocks share what they read (full);\n"
+        f"M1 = {first}\nM2 = {second}\n{textwrap.fill(f'U = {few}', 110, subsequent_indent='    ')}\n"
+        "N, K: outputs, inputs; P = B S ceil(N / (B S)): rows that the flat product's tiles of B rows cover on S SMs;\n"
+        "beta, lambda_u: bytes/s of memory, and of L2 where blocks share what they read (full);\n"
         "phi: lane instructions/s; c_w, c_x: of them for a weight and for its product with one row of x;\n"
+        "tau: tensor cores' flops; kappa, C: how much slower the flat product's tiles multiply; q: of the norm\n"
         "Z: 4NK where K is no multiple of 8 and the full product copies w first, else 0\n"
-        "U: a full product of few rows; R: rows its least tile is worth; tau: tensor cores' flops; q: of the norm\n"
+        "U: a full product of few rows; R: rows its least tile is worth; l: what 64 columns take at least;\n"
+        "p: parts of K; t_p: what the blocks of a tile take to meet where p > 1, else 0\n"
         "t_v, t_f, t_u: what a vector, flat and full product takes beside its work"
     )

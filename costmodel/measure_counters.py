@@ -52,6 +52,7 @@ CONVOLUTIONS = (
     ("fused_block", 4096, (16, 16, 16), 64, 2048, "fp16"),
     ("fused_deep", 32768, (16, 8, 16, 16), 2, 8192, "fp16"),
     ("fused_float", 1024, (), 64, 4096, "fp32"),
+    ("fused_any", 2304, (48, 48), 64, 4096, "fp16"),
 )
 """Family, length, factors (none: the default), sequences, channels and dtype; circular."""
 DECODE = {"batch": 16, "kv_heads": 8, "group": 8, "head_size": 128, "length": 16384}
@@ -61,8 +62,9 @@ PRODUCTS = (
     ("flat", 16, 32768, 16384),
     ("full", 256, 32768, 16384),
     ("group", 256, 32768, 16384),
+    ("cluster", 64, 32768, 16384),
 )
-"""Kernel ("group": the full product on warpgroups), and x [M, K] times w [N, K]."""
+"""Kernel ("group": the full product on warpgroups, "cluster": with blocks that share x); x [M, K] times w [N, K]."""
 
 
 def _plan(n: int, factors: tuple[int, ...], dtype: str) -> Any:
@@ -196,17 +198,22 @@ def _softmax() -> Case:
 def _product(impl: str, m: int, n: int, k: int) -> Case:
     def made() -> Any:
         from kernels_numba.linear_product import product
-        from kernels_numba.linear_settings import default_choice
+        from kernels_numba.linear_settings import cluster_choice, default_choice
 
-        name, capability = ("full", HOPPER) if impl == "group" else (impl, None)
-        return product(default_choice(name, m, n, k, sm_count=SMS, capability=capability), m, n, k, "fp16")
+        if impl == "cluster":
+            choice = cluster_choice(m, n, k, SMS, CAPACITY_BYTES, cluster=2)
+            assert choice is not None
+        else:
+            name, capability = ("full", HOPPER) if impl == "group" else (impl, None)
+            choice = default_choice(name, m, n, k, sm_count=SMS, capability=capability)
+        return product(choice, m, n, k, "fp16")
 
     def predicted() -> dict[str, int]:
         from costmodel.linear_counts import of_product
 
         chosen = made()
         instructions = of_product(chosen).mma_m16n8k16
-        if impl == "group":  # an instruction is a warp's 16 rows of all columns
+        if impl in ("group", "cluster"):  # an instruction is a warp's 16 rows of all columns
             instructions = instructions * 8 // chosen.spec.columns
         return {"device_bytes": 2 * (m * k + n * k + m * n), "tensor_instructions": instructions}
 

@@ -21,9 +21,14 @@ LAYERS = (
 )
 """Pass, S, Cin = Cout, n, k, dtype and groups: whole maps in tiles of 32 x 32; the last one is depthwise."""
 TILE = (32, 32)
-LONG = (2**20, (16, 16, 16, 16, 16), 8, 48)
-"""N, factors, B and H, all in one group."""
-LONG_WORKSPACE = 2**31
+LONG = (
+    (2**20, (16, 16, 16, 16, 16), 8, 48, "fp16"),
+    (2**20, (16, 16, 16, 16, 16), 8, 48, "fp32"),
+)
+"""N, factors, B, H and dtype; all sequences in one group."""
+LONG_WORKSPACE = 2**32
+SHORT = (16, 1024, 32768, 3)
+"""B, H, L and taps."""
 GRADIENTS = (
     ("gradient_warp", 1024, (32, 32), 65536, "fp16"),
     ("gradient_block", 4096, (16, 16, 16), 16384, "fp16"),
@@ -45,7 +50,8 @@ def cases() -> list[Case]:
     """Every case, in the order in which they are run."""
     return [
         *(_layer(*layer) for layer in LAYERS),
-        _long(),
+        *(_long(*one) for one in LONG),
+        _short(),
         *(_gradient(*one) for one in GRADIENTS),
         *(_filter(*one) for one in FILTERS),
         _odd_layer(),
@@ -120,15 +126,14 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: st
 
 
 # ---- long convolutions ---------------------------------------------------------------------------------------
-def _long() -> Case:
-    n, factors, batch, channels = LONG
-    plan = Plan(n, factors)
-    launches = ("outer_stage", "fused_block", "outer_stage")
+def _long(n: int, factors: tuple[int, ...], batch: int, channels: int, dtype: str) -> Case:
+    plan, single = Plan(n, factors), dtype == "fp32"
+    launches = ("outer_float", "", "outer_float") if single else ("outer_stage", "fused_block", "outer_stage")
 
     def counts() -> dict[str, dict[str, int]]:
         from costmodel.counts import MMA_FLOPS, for_plan
 
-        stages = for_plan(plan, batch, channels, capacity_bytes=CAPACITY_BYTES).stages
+        stages = for_plan(plan, batch, channels, dtype=dtype, capacity_bytes=CAPACITY_BYTES).stages
         each = zip(launches, stages, strict=True)
         return _sum([(family, round(s.device_bytes), round(s.mma_flops / MMA_FLOPS)) for family, s in each])
 
@@ -137,18 +142,49 @@ def _long() -> Case:
         from costmodel.measure_long import Long, _error
         from kernels_numba import FFTConv, prepare_filter
 
-        u = torch.randn((batch, channels, n), device="cuda").half()
+        u = torch.randn((batch, channels, n), device="cuda").to(torch.float32 if single else torch.float16)
         k = torch.randn((channels, n), device="cuda", dtype=torch.float64) / math.sqrt(n)
-        convolve = FFTConv(prepare_filter(k, length=n, plan=plan), batch=batch, workspace=LONG_WORKSPACE)
+        spectrum = prepare_filter(k, length=n, plan=plan, dtype=dtype)
+        convolve = FFTConv(spectrum, batch=batch, workspace=LONG_WORKSPACE)
         y = torch.full_like(u, math.nan)
 
         def error() -> float:
-            some = Long(n, n, 1, 4)
+            some = Long(n, n, 1, 4, dtype=dtype)
             return _error(some, y[-1:, :4], u[-1:, :4], k[:4], torch)
 
-        return lambda: convolve(u, out=y), error, reference.fftconv_bound(plan.order, "fp16")
+        bound = reference.fft32_bound(n) if single else reference.fftconv_bound(plan.order, dtype)
+        return lambda: convolve(u, out=y), error, bound
 
-    return Case(launches, f"B={batch};H={channels};N={n};" + "x".join(map(str, factors)), counts, prepare)
+    shape = f"B={batch};H={channels};N={n};" + "x".join(map(str, factors))
+    return Case(launches, shape + (";fp32" if single else ""), counts, prepare)
+
+
+def _short() -> Case:
+    """A few taps for each channel."""
+    batch, channels, length, taps = SHORT
+
+    def counts() -> dict[str, int]:
+        return {"device_bytes": 2 * 2 * batch * channels * length, "tensor_instructions": 0}
+
+    def prepare(torch: Any) -> Prepared:
+        import reference
+        from kernels_numba.short_conv import short_conv
+
+        x = torch.randn((batch, channels, length), device="cuda").half()
+        w = torch.randn((channels, taps), device="cuda")
+        found: dict[str, Any] = {}
+
+        def call() -> None:
+            found["y"] = short_conv(x, w)
+
+        def error() -> float:
+            padded = torch.nn.functional.pad(x[-1].double(), (taps - 1, 0))
+            exact = sum(w[:, t : t + 1].double() * padded[:, t : t + length] for t in range(taps))
+            return float((found["y"][-1].double() - exact).norm() / exact.norm())
+
+        return call, error, 2 * reference.unit_roundoff("fp16")
+
+    return one_launch("short_conv", f"B={batch};H={channels};L={length};T={taps}", counts, prepare)
 
 
 # ---- gradients in a filter -----------------------------------------------------------------------------------

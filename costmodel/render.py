@@ -66,12 +66,13 @@ def rows_as(form: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, 
         marks = ["---:" if n else "---" for n in numeric]
         return "\n".join("| " + " | ".join(line) + " |" for line in [list(header), marks, *cells])
     widths = [max(len(header[i]), *(len(row[i]) for row in cells), 0) for i in range(len(header))]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= PROSE_WIDTH else " "
 
     def line(row: Sequence[str]) -> str:
         parts = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True))
-        return "  ".join(parts).rstrip()
+        return gap.join(parts).rstrip()
 
-    rule = "  ".join("-" * w for w in widths)
+    rule = gap.join("-" * w for w in widths)
     return "\n".join([*([title] if title else []), line(header), rule, *(line(row) for row in cells)])
 
 

@@ -311,7 +311,7 @@ def comparison_rows(found: Comparison) -> tuple[list[str], list[list[int | str]]
 _DECISIONS = {
     "order": "which order",
     "splits": "how many splits",
-    "tile": "which factors of one order",
+    "tile": "which factors, which tile width",
     "thresholds": "where to change kernel",
 }
 

@@ -6,22 +6,26 @@ and so does the cost model (``costmodel.linear``), which derives it from its tim
 .. math::
 
     M_1 = \left(\frac{(t_f - t_v + 2NK/\beta)\,\varphi}{NK} - c_w\right) / c_x, \qquad
-    M_2 = \frac{\lambda (t_u - t_f + U) - 2NK}{2K (S p - N\lambda / C\lambda_u)}
+    M_2 = \left(\frac{\tau \left((t_u - t_f + U)^q - (2NK/\beta)^q\right)^{1/q}}{2K P \kappa} - C\right) /
+    \left(1 + C/B\right)
 
-S p is how often the flat product reads x, p = ceil(N / (S B)) for tiles of B rows of w; U is what a full product of few
-rows takes, which has to move the weights from memory and through L2 and to multiply them with a whole tile of x:
+P = B S ceil(N / (B S)) is the rows of w that the flat product's tiles of B rows cover on all SMs; a tile of B by M
+multiplies at tau / (kappa (1 + C/B + C/M)), and memory and products hide each other but for a norm of order q = 4. U is
+what a full product of few rows takes, which has to move the weights from memory and through L2, to multiply them with a
+whole tile of x, and to do the K / 64 p slabs of a part of K one after the other:
 
 .. math::
-    U = \left((2NK/\beta)^q + (2NK/\lambda_u)^q + (2NK R/\tau)^q\right)^{1/q} + Z/\beta, \qquad q = 3
+    U = \left((2NK/\beta)^3 + (2NK/\lambda_u)^3 + (2NK R/\tau)^3 + (K l/64p)^3\right)^{1/3} + t_p + Z/\beta
 
-Z = 4NK where K is not a multiple of 8 and the full product first copies w (`linear_realign`), else 0: also on
-warpgroups, which read few rows of x against w in place.
+p is the parts that K is cut into, so that tiles of 128 rows of w give all SMs work, and t_p what the blocks of a tile
+take to meet where p > 1, else 0. Z = 4NK where K is not a multiple of 8 and the full product first copies w
+(`linear_realign`), else 0: also on warpgroups, which read few rows of x against w in place. Where U is less than the
+flat product's memory time and start, the full product is ahead from the first row on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
 from kernels_numba.linear_product import LARGEST_M
@@ -32,12 +36,18 @@ VECTOR_START_S, FLAT_START_S, FULL_START_S = 1.8e-6, 3.3e-6, 3.5e-6
 """t_v, t_f, t_u: seconds that a vector, flat and full product takes beside its work."""
 WEIGHT_INSTRUCTIONS, INPUT_INSTRUCTIONS = 8.5, 1.25
 """c_w, c_x: lane instructions of a vector product for a weight, and for its product with one row of x."""
-FLAT_WIDTH, FULL_WIDTH = 32, 128
-"""B (for more than 16 rows of x) and C: rows of w that share one reading of x, flat and full."""
+FLAT_WIDTH = 32
+"""B for more than 16 rows of x: rows of w that share one reading of x."""
 FULL_ROWS = 52.0
 """R: rows of x that the smallest tile of the full product is worth, padding and its lower rate of products included."""
-FULL_ORDER = 3
-"""q: of the norm that adds up the parts of a full product's time."""
+FULL_ORDER, FLAT_ORDER = 3, 4
+"""Of the norms that add up the parts of a full product's time, and of a flat one's: q."""
+FLAT_LOSS, TILE_LOSS = 2.4, 16.0
+"""kappa and C: how much slower than at tau the flat product's tiles multiply, large ones and small ones."""
+SLAB_COLUMNS, SLAB_S = 64, 0.12e-6
+"""Columns of a slab, and l: seconds that one takes at least."""
+FULL_WIDTH, MOST_PARTS, MEETING_S = 128, 4, 1.5e-6
+"""Of the full product: rows of w of a tile, the most parts of K, and t_p: seconds until the parts' blocks have met."""
 ROW_STEP = 8
 """The flat product pads x to a multiple of it."""
 
@@ -48,10 +58,6 @@ class HasRates(Protocol):
     @property
     def memory_bytes_per_s(self) -> float:
         """beta: of a stream that is only read."""
-
-    @property
-    def cached_bytes_per_s(self) -> float:
-        """lambda: of L2."""
 
     @property
     def shared_cache_bytes_per_s(self) -> float:
@@ -75,14 +81,13 @@ class Rates:
     """What a GPU does in a second, as linear layers see it, and its SMs."""
 
     memory_bytes_per_s: float
-    cached_bytes_per_s: float
     shared_cache_bytes_per_s: float
     lane_instructions_per_s: float
     tensor_flops_per_s: float
     sm_count: int
 
 
-H200_RATES = Rates(4.55e12, 6.793e12, 1.0538e13, 2.509e13, 5.51e14, 132)
+H200_RATES = Rates(4.55e12, 1.0538e13, 2.509e13, 5.51e14, 132)
 """``costmodel.linear.rates("h200-sxm")``, which a test holds it to: kernels do not import the cost model."""
 
 
@@ -91,7 +96,6 @@ def rates_for(sm_count: int) -> Rates:
     part, one = sm_count / H200_RATES.sm_count, H200_RATES
     return Rates(
         one.memory_bytes_per_s * part,
-        one.cached_bytes_per_s * part,
         one.shared_cache_bytes_per_s * part,
         one.lane_instructions_per_s * part,
         one.tensor_flops_per_s * part,
@@ -107,10 +111,15 @@ def copied_bytes(n: int, k: int, *, in_place: bool = False) -> float:
     return 4.0 * n * k if k % CHUNK and not in_place else 0.0
 
 
+def parts_of(n: int, sm_count: int) -> int:
+    """p: parts of K in which a full product of few rows has a block for every SM, 4 at most."""
+    return max(1, min(MOST_PARTS, sm_count // -(-n // FULL_WIDTH)))
+
+
 def exact_thresholds(
     n: int, k: int, rates: HasRates, *, width: int = FLAT_WIDTH, in_place: bool = False
 ) -> tuple[float, float]:
-    """M1 and M2 as real numbers; infinity where there is none.
+    """M1 and M2 as real numbers; not positive where the later kernel is ahead at once.
 
     Args:
         n: rows of w.
@@ -120,23 +129,23 @@ def exact_thresholds(
         in_place: the full product runs on warpgroups.
     """
     weights = 2.0 * n * k
-    first = (
-        (FLAT_START_S - VECTOR_START_S + weights / rates.memory_bytes_per_s)
-        * rates.lane_instructions_per_s
-        / (n * k)
-    )
+    memory = weights / rates.memory_bytes_per_s
+    first = (FLAT_START_S - VECTOR_START_S + memory) * rates.lane_instructions_per_s / (n * k)
     first = (first - WEIGHT_INSTRUCTIONS) / INPUT_INSTRUCTIONS
+    split = parts_of(n, rates.sm_count)
     parts = (
-        weights / rates.memory_bytes_per_s,
+        memory,
         weights / rates.shared_cache_bytes_per_s,
         weights * FULL_ROWS / rates.tensor_flops_per_s,
+        k / (SLAB_COLUMNS * split) * SLAB_S,
     )
     few = sum(part**FULL_ORDER for part in parts) ** (1 / FULL_ORDER)
-    few += copied_bytes(n, k, in_place=in_place) / rates.memory_bytes_per_s
-    gain = rates.cached_bytes_per_s * (FULL_START_S - FLAT_START_S + few) - weights
-    easier = rates.cached_bytes_per_s / rates.shared_cache_bytes_per_s
-    readings = rates.sm_count * -(-n // (rates.sm_count * width)) - n / FULL_WIDTH * easier
-    return first, (gain / (2.0 * k * readings) if readings > 0 else inf)
+    few += MEETING_S * (split > 1) + copied_bytes(n, k, in_place=in_place) / rates.memory_bytes_per_s
+    room = FULL_START_S - FLAT_START_S + few
+    products = (room**FLAT_ORDER - memory**FLAT_ORDER) ** (1 / FLAT_ORDER) if room > memory else 0.0
+    covered = rates.sm_count * width * -(-n // (rates.sm_count * width))
+    rows = products * rates.tensor_flops_per_s / (2.0 * k * covered * FLAT_LOSS)
+    return first, (rows - TILE_LOSS) / (1 + TILE_LOSS / width)
 
 
 def thresholds(n: int, k: int, rates: HasRates, *, in_place: bool = False) -> tuple[int, int]:

@@ -225,6 +225,13 @@ for gpu in ("h200-sxm", GPU):
 sweep = [costmodel.predict(n, gpu="h200-sxm") for n in plots.LENGTHS]
 show(plots.forecast_figure(sweep))
 
+# %%
+# What was said above, of the numbers that were shown.
+orders = {n: len(forecast.best.plan.factors) for n, forecast in zip(plots.LENGTHS, sweep, strict=True)}
+assert [orders[n] for n in (256, 512, 1024, 4096, 8192, 16384, 32768)] == [2, 2, 2, 3, 3, 4, 4]
+assert all(forecast.best.time_s == min(c.time_s for c in forecast.candidates) for forecast in sweep)
+assert sorted(orders.values())[-1] >= 5, "the longest lengths take more stages"
+
 # %% [markdown]
 # **In one sentence:** take the highest order whose factors all still fill a tensor-core tile (a first factor of 8
 # does, two parts at a time), up to the point where another stage costs more traffic than it saves products.

@@ -33,7 +33,7 @@ from IPython.display import Image, display
 import costmodel
 import kernels_numba
 import reference
-from costmodel import linear, linear_plots, measure_decode, plots, render
+from costmodel import compare_linear, linear, linear_plots, measure_decode, plots, render
 from costmodel.models import model
 from kernels_numba import Linear
 
@@ -81,8 +81,8 @@ for name in ("qkv", "o"):
 # ## The thresholds in closed form
 #
 # Each crossover is the solution of one equation between two terms of the model, which sympy solves. Two ratios decide:
-# $\varphi/\beta$, the instructions that CUDA cores have for every byte of memory, and $\lambda/\beta$, how much faster
-# L2 is than memory.
+# $\varphi/\beta$, the instructions that CUDA cores have for every byte of memory, and $\tau/\beta$, the flops of tensor
+# cores for it: the flat product's tiles are small, and multiply at a fraction of their rate.
 
 # %%
 for name, expression in zip(("M1", "M2", "U"), linear.symbolic_thresholds(), strict=True):
@@ -93,19 +93,20 @@ for gpu in costmodel.gpus.slugs():
     found = ", ".join(f"{name} {linear.thresholds(*pair, gpu)}" for name, pair in LAYERS.items())
     print(
         f"{gpu:>14}: phi/beta = {rates.lane_instructions_per_s / rates.memory_bytes_per_s:4.1f} instructions a byte, "
-        f"lambda/beta = {rates.cached_bytes_per_s / rates.memory_bytes_per_s:3.1f}; (M1, M2): {found}"
+        f"tau/beta = {rates.tensor_flops_per_s / rates.memory_bytes_per_s:3.0f} flops; (M1, M2): {found}"
     )
 
 # %% [markdown]
 # The paper measured on an A100 for these four layers: (2, 9), (3, 17), (2, 17), (3, 9). The model's M1 is there within
-# one. Its M2 is later: the paper's is where a library, which pads to 64 rows, overtakes its flat kernel; ours reads x
-# through L2, which on an A100 is fast beside its memory, so it stays ahead for longer.
+# one, its M2 the paper's for three of them and earlier for the third (ffn1): the paper's is where a library, which pads
+# to 64 rows, overtakes its flat kernel, ours where our full product does.
 
 # %% [markdown]
 # ## What if
 #
-# More bandwidth moves both thresholds down, since memory hides less; more CUDA-core rate moves M1 up; more SMs, which
-# bring more L2 rate, move M2 up. With the sliders:
+# More bandwidth moves M1 down, since memory hides less; more CUDA-core rate moves it up. Faster tensor cores move M2
+# up, because the flat product's small tiles gain more than the full one's; less bandwidth does the same. With the
+# sliders:
 
 # %%
 base = linear.rates(GPU)
@@ -156,7 +157,7 @@ for changes in (
     print(f"{changes or 'as it is'!s:>22}: {found}")
 
 # %% [markdown]
-# Faster tensor cores move neither: where the crossovers lie, nobody waits for them. (Slower ones would move M2 up.)
+# With tensor cores four times as fast the flat product is ahead for all rows that it takes.
 
 # %% [markdown]
 # ## Equation 5: how wide a tile
@@ -183,6 +184,21 @@ steps = measure_decode.table(costmodel.measurements.read("h200-sxm", op=measure_
 names = [variant.name.removeprefix("ours:") for variant in measure_decode.variants()]
 print(render.rows_as("table", ["B", "L", *names], steps))
 
+# %%
+# What was said above, of the numbers that were shown.
+if GPU == "h200-sxm":
+    assert [linear.thresholds(*pair, GPU)[0] for pair in LAYERS.values()] == [3, 4, 3, 3]
+    faster = linear.what_if(base, tensor_rate=4)
+    assert all(linear.thresholds(*pair, faster)[1] == 65 for pair in LAYERS.values())
+    judged = compare_linear.compare(GPU)
+    regrets = [d.regret for d in judged.decisions if d.kind == "thresholds"]
+    print(f"{len(regrets)} measured decisions, p95 of the regret {np.percentile(regrets, 95):.3f}")
+    assert np.percentile(regrets, 95) <= 1.05
+paper = {"qkv": (2, 9), "o": (3, 17), "ffn1": (2, 17), "ffn2": (3, 9)}
+found = {name: linear.thresholds(*pair, "a100-sxm-40gb") for name, pair in LAYERS.items()}
+assert all(abs(found[name][0] - m1) <= 1 and found[name][1] <= m2 for name, (m1, m2) in paper.items())
+assert sum(found[name][1] == m2 for name, (_, m2) in paper.items()) == 3
+
 # %% [markdown]
 # **In one sentence:** as long as weights stream at the speed of memory nothing else matters, and each threshold is the
-# M at which some other resource (CUDA cores, then L2, then tensor cores) needs as long as memory does.
+# M at which some other resource (CUDA cores, then tensor cores) needs as long as memory does.

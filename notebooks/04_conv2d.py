@@ -166,3 +166,18 @@ x[0, 0, 3, 3] = 1000
 x[0, 0, 12, 12] = 0.01
 y = kernels_numba.conv2d(x, np.ones((1, 1, 3, 3), np.float16), impl="fft")
 print(f"largest result {y.max():.1f}, smallest {y.min():.3f}, where 0.01 stands {y[0, 0, 11, 11]:.3f}")
+
+# %%
+# What was said above, of the numbers that were shown.
+assert abs(y.max() - 1000) < 1 and fft < 1.53
+if GPU == "h200-sxm":
+    gains = {}
+    for case, times in cases.items():
+        v = measurements.parse_case("conv2d", case)
+        if "ours" in times and "cudnn" in times and v.get("groups", 1) == 1:
+            library = min(times["cudnn"], times["cudnn:channels-last"])
+            gains.setdefault(v["k"], []).append(library / times["ours"])
+    assert all(gain > 1 for k, found in gains.items() if 7 <= k <= 11 for gain in found), (
+        "from 7 x 7 on the FFT is ahead"
+    )
+    assert min(gains[3]) < 1, "and for some layers with 3 x 3 it is not"

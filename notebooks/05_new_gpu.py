@@ -79,11 +79,11 @@ for n, f in forecasts.items():
 # ## Thresholds and splits, beside other GPUs
 #
 # $M_1$ rises with $\varphi/\beta$, the instructions that CUDA cores have for a byte of memory, $M_2$ with
-# $\lambda/\beta$, the rate of L2 over that of memory ([notebook 3](03_dispatch.ipynb)). On a card with GDDR6 both
-# ratios are so large that memory hides everything: vector products for all the rows that they take (4), the flat
-# product for all that it takes (64). On a B200 memory is almost as fast as the model lets L2 be, 0.41 of 64 bytes for
-# each SM and clock as on an H200, so the flat product is left early. Should a B200's L2 be better than that, $M_2$
-# would be later: measure that first.
+# $\tau/\beta$, the flops of `mma.sync` for it ([notebook 3](03_dispatch.ipynb)). On a card with GDDR6 the first ratio
+# is so large that memory hides vector products of all the rows that they take (4); then the flat and the full product
+# are nearly a tie, both at the speed of memory. A B200 has few flops of `mma.sync` for a byte (its rate is in
+# `tcgen05`): where w has many rows the flat product is left after its first 8 rows of x. Should those products be
+# faster than the file assumes, $M_2$ would be later: measure that first.
 
 # %%
 for slug in (GPU, "h200-sxm", "a100-sxm-80gb", "l40s", "a40"):
@@ -91,14 +91,13 @@ for slug in (GPU, "h200-sxm", "a100-sxm-80gb", "l40s", "a40"):
     pairs = ", ".join(f"{name} {pair}" for name, pair in found.thresholds.items())
     print(
         f"{slug:>13}: phi/beta = {rates.lane_instructions_per_s / rates.memory_bytes_per_s:5.1f}, "
-        f"lambda/beta = {rates.cached_bytes_per_s / rates.memory_bytes_per_s:4.1f}; (M1, M2): {pairs}; splits: "
+        f"tau/beta = {rates.tensor_flops_per_s / rates.memory_bytes_per_s:3.0f}; (M1, M2): {pairs}; splits: "
         + ", ".join(f"B={b} L={units.short(keys)}: {s}" for (b, keys), s in found.splits.items())
     )
 show(linear_plots.dispatch_figure(*LAYERS["qkv"], gpu))
 
 # %% [markdown]
-# Where $\lambda/\beta$ is about 1 the parts of a full product's time are nearly equal and none hides another whole; the
-# closed form counts them all, and says $M_2$ = 9, which is where the curves cross. The times:
+# The closed form says $M_2$ = 9 for this layer, which is where the curves cross. The times:
 
 # %%
 SWEEP = (1, 2, 4, 8, 16, 32, 64)
@@ -143,9 +142,9 @@ show(imagined.orders_figure(rows))
 # %% [markdown]
 # Shared memory decides the orders of what just fits in a block (8K to 64K); bandwidth, SMs, clock and the tensor rate
 # those of sequences that pass through device memory in stages (256K and above), most of them ties anyway. Up to 4K
-# nothing here moves the order. The thresholds hang on the ratio of the chip's rates to memory's alone: twice the
-# bandwidth does to them what half the clock does. The tensor rate moves no split, and $M_2$ only where it is less: half
-# of it takes the full product of few rows back behind the flat one, to 17 rows.
+# nothing here moves the order. $M_1$ hangs on the ratio of the chip's rates to memory's: twice the bandwidth does to it
+# what half the clock does. $M_2$ hangs on the tensor rate most of all: with half of it the full product is ahead at
+# once, with twice as much from 25 rows on. The tensor rate moves no split.
 
 # %% [markdown]
 # ## With sliders
@@ -193,28 +192,29 @@ if GPU == "b200":
     orders = base.orders
     assert [orders[n] for n in (256, 1024, 4096, 16384, 32768, 65536)] == [2, 2, 3, 4, 4, 4]
     assert orders[2**22] in (5, 6)  # a tie
-    assert base.thresholds == {"qkv": (1, 9), "o": (2, 2)}
+    assert base.thresholds == {"qkv": (1, 9), "o": (2, 17)}
     assert [m for m, impl in fastest.items() if impl == "flat"] == [1, 2, 4, 8] and fastest[16] == "full"
     assert base.splits == {(1, 4096): 13, (1, 65536): 18, (8, 8192): 2, (64, 2048): 1}
     # Up to 4K nothing moves the order.
     assert all(found.orders[n] == orders[n] for found in moved.values() for n in orders if n <= 4096)
     # Half of the shared memory: order 4 runs 32K one sequence at a time, and 64K no longer.
     assert [moved["shared_memory", 0.5].orders[n] for n in (32768, 65536)] == [4, 3]
-    # Twice the bandwidth does to the thresholds what half the clock does; faster products and shared memory do nothing.
-    assert moved["bandwidth", 2].thresholds == moved["clock", 0.5].thresholds == {"qkv": (1, 1), "o": (1, 1)}
+    # Twice the bandwidth does to M1 what half the clock does; shared memory does nothing, products move M2 alone.
+    for name in LAYERS:
+        assert moved["bandwidth", 2].thresholds[name][0] == moved["clock", 0.5].thresholds[name][0] == 1
     assert all(moved["shared_memory", factor].thresholds == base.thresholds for factor in FACTORS)
-    assert moved["tensor_rate", 2].thresholds == base.thresholds
-    assert moved["tensor_rate", 0.5].thresholds["qkv"] == (1, 17)
+    assert moved["tensor_rate", 2].thresholds == {"qkv": (1, 25), "o": (2, 41)}
+    assert moved["tensor_rate", 0.5].thresholds["qkv"] == (1, 1)
     assert all(moved["tensor_rate", factor].splits == base.splits for factor in FACTORS)
-    # Half the bandwidth brings the thresholds of a GPU with slower memory.
-    assert moved["bandwidth", 0.5].thresholds["qkv"] == (5, 33)
+    # Half the bandwidth brings the first threshold of a GPU with slower memory.
+    assert moved["bandwidth", 0.5].thresholds["qkv"] == (5, 9)
     # Ties: above 512K and from 16K to 64K the sheet cannot say which order is better.
     assert [n for n, f in forecasts.items() if f.tie][-3:] == [2**20, 2**21, 2**22]
     assert not any(forecasts[n].tie for n in (256, 512, 1024, 2048, 4096, 8192))
 for slug in ("l40s", "a40"):
-    assert imagined.decisions(slug, LAYERS, lengths=()).thresholds["qkv"] == (5, 65)
+    assert imagined.decisions(slug, LAYERS, lengths=()).thresholds["qkv"][0] == 5
 print(f"All of it took {time.perf_counter() - BEGIN:.0f} s.")
 
 # %% [markdown]
 # **In one sentence:** a data sheet decides the order clearly up to 8K points, ties above 512K, and puts the thresholds
-# where the ratio of L2 to memory puts them, which is the first thing to measure on a new GPU.
+# where the ratios of products and instructions to memory put them: measure the rate of `mma.sync` first.

@@ -15,8 +15,14 @@ from kernels_numba.device import Device
 ROOT = Path(__file__).parent.parent
 COMMITTED = counters.read("h200-sxm")
 NOT_YET = {
-    *("gradient_float", "filter_whole", "filter_transform", "linear_realign", "probes", "group_probes"),
-    *("float_map_transform", "spectral_pointwise"),
+    *(
+        "float_map_transform",
+        "spectral_pointwise",
+        "fused_any",
+        "outer_float",
+        "short_conv",
+        "linear_cluster",
+    ),
 }
 CASES = [(c, family) for c in cases() for family in c.families if not NOT_YET & set(c.families)]
 

@@ -69,7 +69,7 @@ def test_flips_are_the_differences() -> None:
     less = decisions(what_if("b200", shared_memory=0.25), LAYERS, lengths=SHORT)
     assert flips(base, less) == ["N = 32K: order 4 -> 3"]
     slow = decisions(what_if("b200", bandwidth=0.5), LAYERS, lengths=SHORT)
-    assert "M2 of o: 2 -> 33" in flips(base, slow)
+    assert {"M1 of o: 2 -> 5", "M2 of o: 17 -> 25"} <= set(flips(base, slow))
 
 
 def test_only_ratios_decide_thresholds() -> None:

@@ -77,17 +77,17 @@ FIGURE9 = {"qkv": (2, 9), "o": (3, 17), "ffn1": (2, 17), "ffn2": (3, 9)}
 
 
 def test_figure9() -> None:
-    """M1 within one everywhere, exact for two of four; M2 for none: our full product has not its library's tiles.
+    """M1 within one everywhere and exact for two of four layers; M2 exact for three, and earlier for the other.
 
-    The paper's M2 is where a library's products, padded to 64 rows, become faster than its flat kernel; here the flat
-    product goes on to M = 64 and, on an A100 whose L2 is fast beside its memory, stays ahead for longer.
+    The paper's M2 is where a library's products, padded to 64 rows, become faster than its flat kernel; here it is
+    where this project's full product does, whose smallest tile has 32 rows.
     """
     found = {name: thresholds(*LLAMA[name], "a100-sxm-40gb") for name in FIGURE9}
-    assert found == {"qkv": (2, 57), "o": (2, 33), "ffn1": (2, 49), "ffn2": (2, 33)}
-    matches = sum(found[name][i] == FIGURE9[name][i] for name in FIGURE9 for i in range(2))
-    assert matches == 2
+    assert found == {"qkv": (2, 9), "o": (2, 17), "ffn1": (2, 2), "ffn2": (2, 9)}
+    matches = [sum(found[name][i] == FIGURE9[name][i] for name in FIGURE9) for i in range(2)]
+    assert matches == [2, 3]
     assert all(abs(found[name][0] - FIGURE9[name][0]) <= 1 for name in FIGURE9)
-    assert all(found[name][1] > FIGURE9[name][1] for name in FIGURE9)
+    assert all(found[name][1] <= FIGURE9[name][1] for name in FIGURE9)
 
 
 # ---- thresholds ----------------------------------------------------------------------------------------------
@@ -98,14 +98,17 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
     values = {
         "N": n,
         "K": k,
-        "S": r.sm_count,
-        "p": -(-n // (r.sm_count * shared.FLAT_WIDTH)),
-        "C": shared.FULL_WIDTH,
+        "P": r.sm_count * shared.FLAT_WIDTH * -(-n // (r.sm_count * shared.FLAT_WIDTH)),
+        "B": shared.FLAT_WIDTH,
+        "C": shared.TILE_LOSS,
         "R": shared.FULL_ROWS,
-        "q": shared.FULL_ORDER,
+        "l": shared.SLAB_S,
+        "p": shared.parts_of(n, r.sm_count),
+        "t_p": shared.MEETING_S * (shared.parts_of(n, r.sm_count) > 1),
+        "q": shared.FLAT_ORDER,
+        "kappa": shared.FLAT_LOSS,
         "tau": r.tensor_flops_per_s,
         "beta": r.memory_bytes_per_s,
-        "lambda": r.cached_bytes_per_s,
         "lambda_u": r.shared_cache_bytes_per_s,
         "phi": r.lane_instructions_per_s,
         "c_w": shared.WEIGHT_INSTRUCTIONS,
@@ -117,18 +120,20 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
     }
     m1, m2, few = _symbolic()
     values["U"] = float(few.subs({s: values[s.name] for s in few.free_symbols}))
-    solved = [float(e.subs({s: values[s.name] for s in e.free_symbols})) for e in (m1, m2)]
+    solved = [complex(e.subs({s: values[s.name] for s in e.free_symbols})) for e in (m1, m2)]
     first, second = exact_thresholds(n, k, r)
     assert np.isclose(solved[0], first, rtol=1e-9, atol=1e-9)
-    if np.isfinite(second):
-        assert np.isclose(solved[1], second, rtol=1e-9)
+    if values["U"] + shared.FULL_START_S - shared.FLAT_START_S > 2 * n * k / r.memory_bytes_per_s:
+        assert np.isclose(solved[1], second, rtol=1e-6, atol=1e-6)
+    else:
+        assert second <= 0, "the full product is ahead at once"
 
 
 def test_a_copy_of_the_weights_keeps_the_flat_product_longer() -> None:
     """Measured at M = 64: flat 28.1 us, full 34.4 us for [4096, 4095]; 21.5 and 13.4 us for [4096, 4096]."""
     assert thresholds(4096, 4095, "a100-sxm-40gb")[1] == LARGEST_M["flat"] + 1
-    assert thresholds(4096, 4095, "h200-sxm")[1] <= 17  # warpgroups read w in place
-    assert thresholds(4096, 4096, "h200-sxm")[1] <= 17
+    assert thresholds(4096, 4095, "h200-sxm")[1] <= 25  # warpgroups read w in place
+    assert thresholds(4096, 4096, "h200-sxm")[1] <= 25
 
 
 def _symbolic(cache: list = []) -> list:  # noqa: B006  solving takes a second
@@ -158,35 +163,19 @@ def test_dispatch_without_a_table_follows_the_model(n: int, k: int) -> None:
 
 @pytest.mark.parametrize("slug", ["h200-sxm", "b200", "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "l4"])
 def test_thresholds_are_near_the_crossing_of_the_models_own_times(slug: str) -> None:
-    """Following M2 costs no more than the times' own error."""
-    from kernels_numba.linear_product import product
-    from kernels_numba.linear_settings import default_choice
-
-    r, limit = rates(slug), int(gpus.load(slug).spec["shared_memory_per_block_bytes"])
+    """Following M2 costs no more than the error of two times, whatever settings are the best ones."""
     for n, k in LLAMA.values():
         _, m2 = thresholds(n, k, slug)
         for m in (8, 16, 24, 32, 48, 64):
-            times = {
-                impl: linear.time_of(
-                    product(
-                        default_choice(impl, m, n, k, sm_count=r.sm_count, shared_bytes=limit),
-                        m,
-                        n,
-                        k,
-                        "fp16",
-                    ),
-                    r,
-                )[0]
-                for impl in ("flat", "full")
-            }
+            times: dict[str, float] = {}
+            for candidate in predict(m, n, k, gpu=slug):
+                times.setdefault(candidate.choice.impl, candidate.time_us)
             chosen = times["full" if m >= m2 else "flat"]
-            assert chosen <= (1 + KERNEL.error) * min(times.values())
+            assert chosen <= (1 + 2**0.5 * KERNEL.error) * min(times["flat"], times["full"])
 
 
-def test_thresholds_where_l2_is_hardly_faster_than_memory() -> None:
-    """On a B200 a full product of few rows pays for memory, L2 and products: flat stays ahead for its first 8 rows."""
-    r = rates("b200")
-    assert r.cached_bytes_per_s / r.memory_bytes_per_s == pytest.approx(1, abs=0.05)
+def test_thresholds_where_products_are_slow_beside_memory() -> None:
+    """On a B200, with 1.7 times an H200's memory rate, the flat product's tiles are ahead for the first 8 rows only."""
     assert thresholds(12288, 4096, "b200") == (1, 9)
 
 
@@ -438,7 +427,7 @@ def test_dispatch_figure_shows_what_the_model_says() -> None:
         for m, us in zip(*lines[name].get_data(), strict=True):
             best = next(c for c in predict(int(m), 4096, 4096, gpu="a100-sxm-40gb") if c.choice.impl == impl)
             assert us == best.time_us
-    assert [text.get_text().strip() for text in axes.texts] == ["M1 = 2", "M2 = 33"]
+    assert [text.get_text().strip() for text in axes.texts] == ["M1 = 2", "M2 = 17"]
     imagined = linear.what_if(rates("h200-sxm"), bandwidth=2, sm_count=0.5)
     assert imagined.memory_bytes_per_s == 2 * rates("h200-sxm").memory_bytes_per_s and imagined.sm_count == 66
     assert linear_plots.dispatch_figure(4096, 4096, "h200-sxm", sweep=(1, 8), instead=imagined).axes
