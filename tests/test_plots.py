@@ -132,7 +132,7 @@ PICTURES = {"01_decomposition": 10, "02_async_softmax": 2, "03_dispatch": 3, "05
 PICTURES["04_conv2d"] = 1
 PICTURES["06_model_against_measurement"] = 1
 PICTURES["07_long_sparse"] = 4
-PICTURES["08_training"] = 1
+PICTURES["08_training"] = 2
 """Every picture that a notebook shows."""
 
 
