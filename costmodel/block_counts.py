@@ -85,11 +85,13 @@ def block_shape(
     n1, n2, n3 = factors
     blocks, warps, ring, tables = SHAPES.get(factors, OTHER_SHAPE)
     if pregate or postgate:
-        blocks, warps, ring, tables = min(3, blocks * warps // min(warps, 4)), min(warps, 4), 1, False
+        ring, tables = 1, False
+        if prod(factors) <= 8192:
+            blocks, warps = min(3, blocks * warps // 4), 4
     pair_words = n2 * (2 * n3 + 8) + (
         4 if half else 8
     )  # two k1 of the exchange, padded against bank conflicts
-    stage_words = rows_in * STRIP * (2 if pregate else 1)
+    stage_words = rows_in * STRIP
 
     def size() -> int:
         words = factor_words(n1, n2, n3, rows_in, fold=fold_of(n1)) + (2 * prod(factors) if tables else 0)
@@ -129,7 +131,6 @@ def totals(
     length: Any,
     blocks: Any,
     warps: Any,
-    loads: Any,
     tables_shared: bool,
     together: bool,
     fold: Any = 1,
@@ -140,7 +141,6 @@ def totals(
 ) -> dict[str, Any]:
     """All counters of one launch, by name.
 
-    ``loads``: how often a block's channel begins or changes (`kernel_counts.spectrum_loads` with its items);
     ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS` (not with ``half``).
     """
     channel_items = batch if half else (batch + 1) // 2
@@ -171,7 +171,7 @@ def totals(
         "read_pregate": sequences if pregate else 0,
         "read_postgate": sequences if postgate else 0,
         "read_spectrum": (8 if half else 4) * n * items,
-        "read_scales": 4 * warps * loads if scaled else 0,
+        "read_scales": 4 * warps * items if scaled else 0,
         "read_constants": 4 * words * blocks,
         "read_tables": 8 * n * (blocks if tables_shared else items) + mirrored * items,
         "written_y": sequences,

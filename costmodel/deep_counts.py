@@ -129,7 +129,6 @@ def totals(
     channels: Any,
     length: Any,
     blocks: Any,
-    loads: Any,
     half: bool = False,
     pregate: bool = False,
     postgate: bool = False,
@@ -138,7 +137,6 @@ def totals(
 ) -> dict[str, Any]:
     """All counters of one launch, by name.
 
-    ``loads``: how often a block's channel begins or changes (`kernel_counts.spectrum_loads` with its items).
     ``middle_shared``: whether inverse middle twiddles are in shared memory, or read through the caches.
     """
     q, points = n2 * n3 * n4, n3 * n4
@@ -165,7 +163,7 @@ def totals(
         "read_pregate": sequences if pregate else 0,
         "read_postgate": sequences if postgate else 0,
         "read_spectrum": (8 if half else 4) * n * items,
-        "read_scales": 4 * n1 * loads if scaled else 0,
+        "read_scales": 4 * n1 * items if scaled else 0,
         "read_constants": 4 * words * blocks + (0 if middle_shared else items * middle),
         "read_tables": table_bytes(n1, n2, n3, n4, half=half) * items,
         "written_y": sequences,
@@ -203,7 +201,6 @@ def kernel_counts(
         channels=channels,
         length=plan.signal or plan.n,
         blocks=0,
-        loads=channels,
         half=half,
         pregate=gated,
         postgate=gated,

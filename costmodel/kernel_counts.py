@@ -262,7 +262,6 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         length=plan.signal or plan.n,
         blocks=0,
         warps=shape.warps,
-        loads=channels,
         tables_shared=shape.tables_shared,
         together=q <= block_counts.TOGETHER_POINTS,
         fold=fold,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
@@ -35,6 +36,9 @@ on an H200, without gates."""
 
 UNTUNED = (1, 8, 1, False)
 """The same for other factors."""
+
+AHEAD = ((8, 16, 16), (16, 16, 16), (48, 16, 16), (48, 16, 32), (48, 32, 16))
+"""Factors whose kernels have registers to load outer twiddles and spectrum a step before their use."""
 
 FACTORS = (
     (8, 16, 16),
@@ -73,6 +77,8 @@ class Spec:
     ring: int = 2
     tables_shared: bool = False
     """The outer twiddles are kept in shared memory, not read through the caches."""
+    ahead: bool = False
+    """Outer twiddles and spectrum are loaded a step before their use; worth its registers where there are any."""
     windows: bool = False
     """Sequences are overlapping windows of one row."""
     half: bool = False
@@ -184,8 +190,8 @@ class Spec:
 
     @property
     def stage_words(self) -> int:
-        """One strip of two sequences, and of their input gates."""
-        return 2 * self.rows_in * STRIP // 2 * (2 if self.pregate else 1)
+        """One strip of two sequences, and after it of their input gates."""
+        return 2 * self.rows_in * STRIP // 2
 
     @property
     def constant_places(self) -> tuple[int, ...]:
@@ -237,11 +243,9 @@ def make_spec(
             "8x16x16 with packing 'pair'"
         )
     n1, n2, n3 = plan.factors
-    _, warps, ring, in_shared = TUNED.get(plan.factors, UNTUNED)
-    if pregate or postgate:
-        # Gates take shared memory and registers; more blocks are worth more than the rest.
-        warps, ring, in_shared = min(warps, 4), 1, False
-    choices = {"warps": warps, "ring": ring, "tables_shared": in_shared} | choices
+    _, warps, ring, in_shared = block_of(plan.factors, gated=pregate or postgate)
+    ahead = plan.factors in AHEAD
+    choices = {"warps": warps, "ring": ring, "tables_shared": in_shared, "ahead": ahead} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     half = plan.packing == "half"
     rows_in = 16 * -(-signal // (16 * n2 * n3 * (2 if half else 1))) if n1 >= 16 else 16
@@ -259,5 +263,14 @@ def make_spec(
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    blocks, warps, _, _ = TUNED.get((spec.n1, spec.n2, spec.n3), UNTUNED)
-    return min(3, blocks * warps // min(warps, 4)) if spec.pregate or spec.postgate else blocks
+    return block_of((spec.n1, spec.n2, spec.n3), gated=spec.pregate or spec.postgate)[0]
+
+
+def block_of(factors: tuple[int, ...], *, gated: bool) -> tuple[int, int, int, bool]:
+    """Blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
+    blocks, warps, ring, in_shared = TUNED.get(factors, UNTUNED)
+    if gated:  # gates take registers; more blocks are worth more than the rest
+        ring, in_shared = 1, False
+        if prod(factors) <= 8192:
+            blocks, warps = min(3, blocks * warps // 4), 4
+    return blocks, warps, ring, in_shared

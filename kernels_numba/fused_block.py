@@ -43,14 +43,15 @@ from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
-    Arguments of the kernel: as `fused_warp.build`, with the outer twiddles ``tables`` after the constants; items are
-    dealt to blocks, ``per_block`` each. With ``spec.windows`` sequences are windows of one row for each channel, which
+    Arguments of the kernel: as `fused_warp.build`, with the outer twiddles ``tables`` after the constants. Items are
+    dealt to blocks in turn, at most ``per_block`` each, so that all blocks are at the same few channels at a time and
+    their spectra stay in L2. With ``spec.windows`` sequences are windows of one row for each channel, which
     begin ``channels`` samples apart and give as many outputs; rows have ``length`` samples (see `windows.py`).
     """
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, in_shared = spec.pregate, spec.postgate, spec.tables_shared
-    windows = spec.windows
+    windows, ahead = spec.windows, spec.ahead and not spec.marked
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
@@ -58,10 +59,7 @@ def build(tile: Any, spec: Spec) -> Any:
     strips = spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
     outer = groups1 * 4  # registers of the real parts of a packed strip
-    inner, bins = (
-        q // 64,
-        n2 * spec.kept3,
-    )  # registers of the real parts of a packed inner matrix; points of a k1 kept
+    inner, bins = q // 64, n2 * spec.kept3  # registers of real parts of a packed k1, and points of it kept
     kept = spec.rows_out // 8 * 4
     per_row = n3 // 16  # strips of two rows n2
     log_per_row = per_row.bit_length() - 1
@@ -76,7 +74,6 @@ def build(tile: Any, spec: Spec) -> Any:
     slot_words = es2 if spec.half else es  # from the k1 of a slot to the next slot's
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
     copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
-    pre_at = 4 * sequence_words
 
     lane, warp, block = tile.lane, tile.warp, tile.block
     divide, small, int64 = tile.divide, tile.small, tile.int64
@@ -132,11 +129,8 @@ def build(tile: Any, spec: Spec) -> Any:
     def kernel(
         u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
     ):
-        index = small(lane())
-        w = small(warp())
-        g = small(index >> 2)
-        t = small(index & 3)
-        c = small(4 * index)
+        index, w = small(lane()), small(warp())
+        g, t, c = small(index >> 2), small(index & 3), small(4 * index)
         r = w
         while r < constant_rounds:
             copy_constants(r * 128 + c, words, r * 128 + c)
@@ -149,8 +143,7 @@ def build(tile: Any, spec: Spec) -> Any:
         wait_all()
         barrier()
 
-        mine = small(at_stage + w * ring * stage_words)
-        ring_end = small(ring * stage_words)
+        mine, ring_end = small(at_stage + w * ring * stage_words), small(ring * stage_words)
         # A lane's two words of a row: chunk 2 (g & 1) + (g >> 2), moved by one in every second pair of rows.
         if half:  # a lane's four words of a row: chunk 4 (g & 1) + (g >> 1), moved by the row
             read_at = small(mine + t * 32 + ((4 * (g & 1) + ((g >> 1) ^ t)) << 2))
@@ -184,8 +177,9 @@ def build(tile: Any, spec: Spec) -> Any:
         to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
         to3 = small(copy_to + (((copy_column >> 3) ^ swap ^ 3) << 3))
 
-        first = small(block() * per_block)
-        last = small(min(first + per_block, items))
+        first, blocks = small(block()), small(divide(items + per_block - 1, per_block))
+        next_h = small(divide(blocks, pairs))  # from one item of a block to the next
+        next_p = small(blocks - next_h * pairs)
         my_strip = small(w * my_strips)
         end_strip = small(my_strip + turns_of(my_strips))
         h = small(divide(first, pairs))
@@ -193,30 +187,42 @@ def build(tile: Any, spec: Spec) -> Any:
         other_sequence = int64(channels) if windows else int64(channels) * length
         shrink = small(channels) if windows else 0
         # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
-        turns = small((last - first) * my_strips)
+        turns = small(divide(items - first + blocks - 1, blocks) * my_strips)
         turn = small(0 - ring)
         slot_at = small(0)
-        copy_h = h
-        copy_p = p
-        copy_strip = my_strip
+        copy_h, copy_p, copy_strip = h, p, my_strip
         copy_base = sequences * int64(p) * other_sequence + int64(h) * length
         base = copy_base
-        k_at = int64(h) * (unit * n1 * bins) + c
         item = first
-        s = load_scale(scales, h) if scaled else one
-        while item < last:
+        while item < items:
+            k_at = int64(h) * (unit * n1 * bins) + c
+            s = load_scale(scales, h) if scaled else one
             # ---- A: contract n1 for this warp's strips
             strip = my_strip
             while strip < end_strip:
                 if turn >= 0:
+                    if ahead and not in_shared:
+                        table = load_table(tables, strip * (32 * rows) + c, 128)
                     wait_strip()
                     warp_sync()
                     at = small(read_at + slot_at)
                     u1 = load_rows(at, row_step)
                     u2 = u1 if half else load_rows(at + sequence_words, row_step)
-                    if gated_in:
-                        u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
-                        u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
+                    if gated_in:  # gates come after the sequences, into the same place
+                        warp_sync()
+                        e = small((strip >> log_per_row) * (2 * n3) + 16 * (strip & (per_row - 1)))
+                        e = small(copy_from + unit * e)
+                        for i in range(sequences):
+                            into = small(2 * (mine + slot_at + i * sequence_words))
+                            now = small(sequences * p + i)
+                            end = small((length - shrink * now) * (now < batch))
+                            source = base + i * other_sequence
+                            copy_rows(pre, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
+                        commit()
+                        wait_all()
+                        warp_sync()
+                        u1 = gate_in(u1, load_rows(at, row_step))
+                        u2 = u1 if half else gate_in(u2, load_rows(at + sequence_words, row_step))
                     x = join(first_to_b(u1), second_to_b(u2))
                     warp_sync()
                 if turn + ring < turns:
@@ -228,35 +234,36 @@ def build(tile: Any, spec: Spec) -> Any:
                         end = small((length - shrink * now) * (now < batch))
                         source = copy_base + i * other_sequence
                         copy_rows(u, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
-                        if gated_in:
-                            into = small(into + pre_at)
-                            copy_rows(pre, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
                     copy_strip = small(copy_strip + 1)
                     if copy_strip == end_strip:
                         copy_strip = my_strip
-                        copy_p = small(copy_p + 1)
-                        if copy_p == pairs:
-                            copy_p = small(0)
+                        copy_h = small(copy_h + next_h)
+                        copy_p = small(copy_p + next_p)
+                        if copy_p >= pairs:
                             copy_h = small(copy_h + 1)
+                            copy_p = small(copy_p - pairs)
                         copy_base = sequences * int64(copy_p) * other_sequence + int64(copy_h) * length
                 commit()
                 if turn >= 0:
                     z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
                     if in_shared:
-                        z1 = multiply_outer(z, load_table_shared(at_tables + strip * (32 * rows) + c, 128))
-                    else:
-                        z1 = multiply_outer(z, load_table(tables, strip * (32 * rows) + c, 128))
+                        table = load_table_shared(at_tables + strip * (32 * rows) + c, 128)
+                    elif not ahead:
+                        table = load_table(tables, strip * (32 * rows) + c, 128)
                     to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
-                    put_first(to, to, to, to, z1)
+                    put_first(to, to, to, to, multiply_outer(z, table))
                     strip = small(strip + 1)
                 turn = small(turn + 1)
                 slot_at = small(slot_at + stage_words)
                 if slot_at == ring_end:
                     slot_at = small(0)
-            barrier()
-            # ---- B: the inner convolution of two k1 at a time
             pair = small(w * my_pairs)
             pair_end = small(pair + turns_of(my_pairs))
+            if ahead and not half:
+                k0 = load_bins(spectrum, k_at + pair * (2 * bins), 128)
+                k1 = load_bins(spectrum, k_at + pair * (2 * bins) + bins, 128)
+            barrier()
+            # ---- B: the inner convolution of two k1 at a time
             while pair < pair_end:
                 if marked:  # nothing is kept of these two k1; `spectrum.Spectrum` has the marks
                     mark_at = small(total + (h - divide(h, marked) * marked) * (n1 // 2) + pair)
@@ -267,12 +274,10 @@ def build(tile: Any, spec: Spec) -> Any:
                         pair = small(pair + 1)
                         continue
                 at = small(first_get + pair * es2)
-                from_table = small(pair * (2 * q) + c)
+                from_k = k_at + pair * (2 * bins)
+                table0 = small(n + pair * (q if half else 2 * q) + c)
+                table1 = small(table0 + (n // 2 if half else q))
                 if half:  # two k1 that mirror each other, or mirror themselves: 0 and N1 / 2
-                    table0 = small(pair * q + c)
-                    table1 = small(table0 + n // 2)
-                    from0 = k_at + pair * (2 * q)
-                    from1 = from0 + n
                     x0 = get_first(at, at, at, at)
                     z0 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
@@ -293,15 +298,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     else:
                         mirror0 = mirror(uneven0)
                         mirror1 = mirror(even0)
-                    z1 = multiply_mirror(
-                        even0, load_inner(spectrum, from0, 128), mirror0, load_inner(spectrum, from0 + q, 128)
-                    )
-                    y1 = multiply_mirror(
-                        uneven0,
-                        load_inner(spectrum, from1, 128),
-                        mirror1,
-                        load_inner(spectrum, from1 + q, 128),
-                    )
+                    k0, b0 = load_inner(spectrum, from_k, 128), load_inner(spectrum, from_k + q, 128)
+                    k1, b1 = load_inner(spectrum, from_k + n, 128), load_inner(spectrum, from_k + n + q, 128)
+                    z1 = multiply_mirror(even0, k0, mirror0, b0)
+                    y1 = multiply_mirror(uneven0, k1, mirror1, b1)
                     z2 = multiply_inner(
                         pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))),
                         load_inner_shared(at_t2i + c, 128),
@@ -312,68 +312,63 @@ def build(tile: Any, spec: Spec) -> Any:
                         load_inner_shared(at_t2i + c, 128),
                     )
                     y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
-                    if in_shared:
-                        even = multiply_inner(z3, load_inner_shared(at_tables + n + table0, 128))
-                        uneven = multiply_inner(y3, load_inner_shared(at_tables + n + table1, 128))
-                    else:
-                        even = multiply_inner(z3, load_inner(tables, n + table0, 128))
-                        uneven = multiply_inner(y3, load_inner(tables, n + table1, 128))
                 elif together:  # two independent chains, where registers allow
                     x0 = get_first(at, at, at, at)
-                    k0 = load_bins(spectrum, k_at + pair * (2 * bins), 128)
                     odd_at = small(at + es)
                     x1 = get_first(odd_at, odd_at, odd_at, odd_at)
-                    k1 = load_bins(spectrum, k_at + pair * (2 * bins) + bins, 128)
+                    if not ahead:
+                        k0, k1 = load_bins(spectrum, from_k, 128), load_bins(spectrum, from_k + bins, 128)
                     f2, t2 = load_f2(at_f2 + c, 128), load_inner_shared(at_t2 + c, 128)
                     z0 = multiply_inner(pack_inner(stage2(f2, x0)), t2)
                     y0 = multiply_inner(pack_inner(stage2(f2, x1)), t2)
                     f3 = load_f3(at_f3 + c, 128)
                     z1 = multiply_bins(pack_bins(stage3(to_a(z0), f3)), k0)
                     y1 = multiply_bins(pack_bins(stage3(to_a(y0), f3)), k1)
+                    if ahead and pair + 1 < pair_end:
+                        k0 = load_bins(spectrum, from_k + 2 * bins, 128)
+                        k1 = load_bins(spectrum, from_k + 3 * bins, 128)
                     f3i, t2i = load_f3(at_f3i + c, 128), load_inner_shared(at_t2i + c, 128)
                     z2 = multiply_inner(pack_inner(stage3i(bins_to_a(z1), f3i)), t2i)
                     y2 = multiply_inner(pack_inner(stage3i(bins_to_a(y1), f3i)), t2i)
                     f2i = load_f2(at_f2i + c, 128)
                     z3 = pack_inner(stage2i(f2i, transpose(z2)))
                     y3 = pack_inner(stage2i(f2i, transpose(y2)))
-                    if in_shared:
-                        even = multiply_inner(z3, load_inner_shared(at_tables + n + from_table, 128))
-                        uneven = multiply_inner(y3, load_inner_shared(at_tables + n + q + from_table, 128))
-                    else:
-                        even = multiply_inner(z3, load_inner(tables, n + from_table, 128))
-                        uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
                 else:
                     x0 = get_first(at, at, at, at)
-                    k0 = load_bins(spectrum, k_at + pair * (2 * bins), 128)
+                    if not ahead:
+                        k0 = load_bins(spectrum, from_k, 128)
                     z0 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
                     )
                     z1 = multiply_bins(pack_bins(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
+                    if ahead and pair + 1 < pair_end:
+                        k0 = load_bins(spectrum, from_k + 2 * bins, 128)
                     z2 = multiply_inner(
                         pack_inner(stage3i(bins_to_a(z1), load_f3(at_f3i + c, 128))),
                         load_inner_shared(at_t2i + c, 128),
                     )
                     z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
-                    if in_shared:
-                        even = multiply_inner(z3, load_inner_shared(at_tables + n + from_table, 128))
-                    else:
-                        even = multiply_inner(z3, load_inner(tables, n + from_table, 128))
                     at = small(at + es)
                     x1 = get_first(at, at, at, at)
-                    k1 = load_bins(spectrum, k_at + pair * (2 * bins) + bins, 128)
+                    if not ahead:
+                        k1 = load_bins(spectrum, from_k + bins, 128)
                     y0 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
                     )
                     y1 = multiply_bins(pack_bins(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
+                    if ahead and pair + 1 < pair_end:
+                        k1 = load_bins(spectrum, from_k + 3 * bins, 128)
                     y2 = multiply_inner(
                         pack_inner(stage3i(bins_to_a(y1), load_f3(at_f3i + c, 128))),
                         load_inner_shared(at_t2i + c, 128),
                     )
                     y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
-                    if in_shared:
-                        uneven = multiply_inner(y3, load_inner_shared(at_tables + n + q + from_table, 128))
-                    else:
-                        uneven = multiply_inner(y3, load_inner(tables, n + q + from_table, 128))
+                if in_shared:
+                    even = multiply_inner(z3, load_inner_shared(at_tables + table0, 128))
+                    uneven = multiply_inner(y3, load_inner_shared(at_tables + table1, 128))
+                else:
+                    even = multiply_inner(z3, load_inner(tables, table0, 128))
+                    uneven = multiply_inner(y3, load_inner(tables, table1, 128))
                 both = join(even, uneven)
                 row_at = small(pair * es2 + (pair & 3) * shift2)
                 up_at = small(row_at + up)
@@ -413,15 +408,13 @@ def build(tile: Any, spec: Spec) -> Any:
                 store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
                 strip = small(strip + 1)
             barrier()
-            p = small(p + 1)
-            if p == pairs:
-                p = small(0)
+            h = small(h + next_h)
+            p = small(p + next_p)
+            if p >= pairs:
                 h = small(h + 1)
-                k_at += unit * n1 * bins
-                if scaled and item + 1 < last:
-                    s = load_scale(scales, h)
+                p = small(p - pairs)
             base = sequences * int64(p) * other_sequence + int64(h) * length
-            item = small(item + 1)
+            item = small(item + blocks)
 
     return kernel
 

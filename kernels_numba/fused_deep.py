@@ -171,12 +171,14 @@ def build(tile: Any, spec: Spec) -> Any:
         to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
         to3 = small(copy_to + (((copy_column >> 3) ^ swap ^ 3) << 3))
 
-        first = small(block() * per_block)
-        last, h = small(min(first + per_block, items)), small(divide(first, pairs))
+        first, blocks = small(block()), small(divide(items + per_block - 1, per_block))
+        h = small(divide(first, pairs))
+        next_h = small(divide(blocks, pairs))  # from one item of a block to the next
+        next_p = small(blocks - next_h * pairs)
         p = small(first - h * pairs)
         other_sequence = int64(channels) * length
         # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
-        turns = small((last - first) * (shares * strips))
+        turns = small(divide(items - first + blocks - 1, blocks) * (shares * strips))
         turn = small(0 - ring)
         slot_at = small(0)
         copy_h = h
@@ -184,12 +186,11 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_strip = small(0)
         copy_base = (sequences * int64(p) * channels + h) * length
         base = copy_base
-        k_at = int64(h) * (unit * n) + c
         # Of the last loop the assembler must not know the turns either: unrolled for sm_80, it spills.
         last_turns = small(strips if items > 0 else 0)
         item = first
-        s = load_scale(scales, h) if scaled else one
-        while item < last:
+        while item < items:
+            s = load_scale(scales, h) if scaled else one
             # ---- A: contract n1 for this warp's n3, or its two
             f1 = load_f1(at_f1 + c, 128)
             read_here, copy_here, put_here = held(read_at), held(copy_from), held(first_put)
@@ -228,10 +229,11 @@ def build(tile: Any, spec: Spec) -> Any:
                         copy_strip = small(copy_strip + 1)
                         if copy_strip == shares * strips:
                             copy_strip = small(0)
-                            copy_p = small(copy_p + 1)
-                            if copy_p == pairs:
-                                copy_p = small(0)
+                            copy_h = small(copy_h + next_h)
+                            copy_p = small(copy_p + next_p)
+                            if copy_p >= pairs:
                                 copy_h = small(copy_h + 1)
+                                copy_p = small(copy_p - pairs)
                             copy_base = (sequences * int64(copy_p) * channels + copy_h) * length
                     commit()
                     if turn >= 0:
@@ -246,7 +248,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 share = small(share + 1)
             f2 = load_own_factor(tables, from_f2 + w * 128 + c, 128)
             barrier()
-            from0 = k_at + w * (tiles * 2 * unit * points)
+            from0 = int64(h) * (unit * n) + w * (tiles * 2 * unit * points) + c
             if ahead:
                 k0 = load_inner(spectrum, from0, 128)
                 k1 = load_inner(spectrum, from0 + unit * points, 128)
@@ -414,15 +416,13 @@ def build(tile: Any, spec: Spec) -> Any:
                     strip = small(strip + 1)
                 share = small(share + 1)
             barrier()
-            p = small(p + 1)
-            if p == pairs:
-                p = small(0)
+            h = small(h + next_h)
+            p = small(p + next_p)
+            if p >= pairs:
                 h = small(h + 1)
-                k_at += unit * n
-                if scaled and item + 1 < last:
-                    s = load_scale(scales, h)
+                p = small(p - pairs)
             base = (sequences * int64(p) * channels + h) * length
-            item = small(item + 1)
+            item = small(item + blocks)
 
     return kernel
 

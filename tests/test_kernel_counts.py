@@ -67,11 +67,12 @@ def count(plan, dtype, batch, channels, length, gates, blocks, size):
     grid, per_worker = convolve.grid(convolve.family.workers(spec), blocks)
     counted = flat(counters)
     assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
+    shape = {"blocks": grid}
     if convolve.family is fused_group:
-        loads = group_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker, spec.teams)
-    else:
-        loads = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker)
-    return convolve, spec, {"blocks": grid, "loads": loads}, counted
+        shape["loads"] = group_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker, spec.teams)
+    elif convolve.family is fused_warp:
+        shape["loads"] = kernel_counts.spectrum_loads(convolve.items, convolve.pairs, per_worker)
+    return convolve, spec, shape, counted
 
 
 def check(expected, counted):
@@ -325,7 +326,6 @@ def test_conflicts_of_the_mirrored_gather(n2, n3):
         length=1,
         blocks=0,
         warps=4,
-        loads=0,
         tables_shared=False,
         together=False,
         half=True,
