@@ -87,7 +87,7 @@ def block_shape(
     if pregate or postgate:
         ring, tables = 1, False
         if prod(factors) <= 8192:
-            blocks, warps = min(3, blocks * warps // 4), 4
+            blocks, warps = blocks * warps // 4, 4
     pair_words = n2 * (2 * n3 + 8) + (
         4 if half else 8
     )  # two k1 of the exchange, padded against bank conflicts
@@ -156,6 +156,7 @@ def totals(
     constants = outer + n1 * inner // (2 if together and not half else 1)
     staged = 128 * strips * rows_in * (2 if pregate else 1)
     table = 8 * n if tables_shared else 0
+    first = 128 * rows * warps * blocks  # outer twiddles of each warp's first strip, loaded an item ahead
     exchanged = 8 * n  # written once, read once: two exchanges of 4 bytes a point
     # Half-length packing: the tile k1 = 0 is written, and its mirror -k gathered, a half element a lane. Mirrors of a
     # row group are its neighbour rows, on banks of their own, but rows k2 = 0 and N2 / 2 are their own mirrors: in the
@@ -173,7 +174,7 @@ def totals(
         "read_spectrum": (8 if half else 4) * n * items,
         "read_scales": 4 * warps * items if scaled else 0,
         "read_constants": 4 * words * blocks,
-        "read_tables": 8 * n * (blocks if tables_shared else items) + mirrored * items,
+        "read_tables": (8 * n * blocks if tables_shared else 8 * n * items + first) + mirrored * items,
         "written_y": sequences,
         "shared_read_bytes": shared_read,
         "shared_written_bytes": filled * blocks + items * (staged + exchanged + mirrored),

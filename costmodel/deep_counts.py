@@ -134,10 +134,12 @@ def totals(
     postgate: bool = False,
     scaled: bool = False,
     middle_shared: bool = True,
+    early: bool = False,
 ) -> dict[str, Any]:
     """All counters of one launch, by name.
 
     ``middle_shared``: whether inverse middle twiddles are in shared memory, or read through the caches.
+    ``early``: whether outer twiddles are loaded an item ahead.
     """
     q, points = n2 * n3 * n4, n3 * n4
     n = n1 * q
@@ -155,6 +157,7 @@ def totals(
     constants = n1 * factors + (2 if middle_shared else 1) * middle + 4 * n
     # Half-length packing: the tile k1 = k2 = 0 and its mirror, as `block_counts.totals` has it.
     mirrored, gathered, conflicts = (4 * points, 8 * points, n3 + 4) if half else (0, 0, 0)
+    first = 4 * n1 * points * blocks if early else 0
     shared_read = items * (staged + constants + exchanged + gathered)
     rows_kept = 2 * q * rows_out
     gates = (2 * q * rows_in if pregate else 0) + (rows_kept if postgate else 0)
@@ -165,7 +168,7 @@ def totals(
         "read_spectrum": (8 if half else 4) * n * items,
         "read_scales": 4 * n1 * items if scaled else 0,
         "read_constants": 4 * words * blocks + (0 if middle_shared else items * middle),
-        "read_tables": table_bytes(n1, n2, n3, n4, half=half) * items,
+        "read_tables": table_bytes(n1, n2, n3, n4, half=half) * items + first,
         "written_y": sequences,
         "shared_read_bytes": shared_read,
         "shared_written_bytes": 4 * words * blocks + items * (staged + exchanged + mirrored),

@@ -37,8 +37,8 @@ on an H200, without gates."""
 UNTUNED = (1, 8, 1, False)
 """The same for other factors."""
 
-AHEAD = ((8, 16, 16), (16, 16, 16), (48, 16, 16), (48, 16, 32), (48, 32, 16))
-"""Factors whose kernels have registers to load outer twiddles and spectrum a step before their use."""
+AHEAD = ((8, 16, 16), (16, 16, 16), (32, 16, 32), (32, 32, 16), (48, 16, 16), (48, 16, 32), (48, 32, 16))
+"""Factors whose kernels have the registers to load the spectrum of pairs a step ahead."""
 
 FACTORS = (
     (8, 16, 16),
@@ -78,7 +78,7 @@ class Spec:
     tables_shared: bool = False
     """The outer twiddles are kept in shared memory, not read through the caches."""
     ahead: bool = False
-    """Outer twiddles and spectrum are loaded a step before their use; worth its registers where there are any."""
+    """The spectrum of a pair of k1 is loaded while the pair before it, or the outer stage, is worked on."""
     windows: bool = False
     """Sequences are overlapping windows of one row."""
     half: bool = False
@@ -272,5 +272,5 @@ def block_of(factors: tuple[int, ...], *, gated: bool) -> tuple[int, int, int, b
     if gated:  # gates take registers; more blocks are worth more than the rest
         ring, in_shared = 1, False
         if prod(factors) <= 8192:
-            blocks, warps = min(3, blocks * warps // 4), 4
+            blocks, warps = blocks * warps // 4, 4
     return blocks, warps, ring, in_shared

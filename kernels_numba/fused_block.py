@@ -51,7 +51,8 @@ def build(tile: Any, spec: Spec) -> Any:
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, in_shared = spec.pregate, spec.postgate, spec.tables_shared
-    windows, ahead = spec.windows, spec.ahead and not spec.marked
+    half, unit = spec.half, spec.unit
+    windows, ahead = spec.windows, spec.ahead and not (half or spec.marked)
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
@@ -84,7 +85,6 @@ def build(tile: Any, spec: Spec) -> Any:
     copy_constants, join = tile.copy_words_async, tile.join
     multiply_outer, multiply_inner = (tile.multiply_complex(count) for count in (outer, inner))
     # A
-    half, unit = spec.half, spec.unit
     chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
     load_rows, gate_in = tile.load_shared(4 * in_tiles * chunk, chunk), tile.multiply(4 * in_tiles * chunk)
     first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
@@ -194,15 +194,18 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_base = sequences * int64(p) * other_sequence + int64(h) * length
         base = copy_base
         item = first
+        if not in_shared:  # of the first strip: ahead of its item, as others are ahead of their turns
+            table = load_table(tables, my_strip * (32 * rows) + c, 128)
         while item < items:
             k_at = int64(h) * (unit * n1 * bins) + c
             s = load_scale(scales, h) if scaled else one
+            if ahead:
+                k0 = load_bins(spectrum, k_at + w * my_pairs * (2 * bins), 128)
+                k1 = load_bins(spectrum, k_at + w * my_pairs * (2 * bins) + bins, 128)
             # ---- A: contract n1 for this warp's strips
             strip = my_strip
             while strip < end_strip:
                 if turn >= 0:
-                    if ahead and not in_shared:
-                        table = load_table(tables, strip * (32 * rows) + c, 128)
                     wait_strip()
                     warp_sync()
                     at = small(read_at + slot_at)
@@ -248,22 +251,19 @@ def build(tile: Any, spec: Spec) -> Any:
                     z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
                     if in_shared:
                         table = load_table_shared(at_tables + strip * (32 * rows) + c, 128)
-                    elif not ahead:
-                        table = load_table(tables, strip * (32 * rows) + c, 128)
                     to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
                     put_first(to, to, to, to, multiply_outer(z, table))
                     strip = small(strip + 1)
+                    if not in_shared and strip < end_strip:
+                        table = load_table(tables, strip * (32 * rows) + c, 128)
                 turn = small(turn + 1)
                 slot_at = small(slot_at + stage_words)
                 if slot_at == ring_end:
                     slot_at = small(0)
-            pair = small(w * my_pairs)
-            pair_end = small(pair + turns_of(my_pairs))
-            if ahead and not half:
-                k0 = load_bins(spectrum, k_at + pair * (2 * bins), 128)
-                k1 = load_bins(spectrum, k_at + pair * (2 * bins) + bins, 128)
             barrier()
             # ---- B: the inner convolution of two k1 at a time
+            pair = small(w * my_pairs)
+            pair_end = small(pair + turns_of(my_pairs))
             while pair < pair_end:
                 if marked:  # nothing is kept of these two k1; `spectrum.Spectrum` has the marks
                     mark_at = small(total + (h - divide(h, marked) * marked) * (n1 // 2) + pair)
@@ -407,6 +407,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 store_real(y, base, limit0, o_up, o_down, o, o, z4)
                 store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
                 strip = small(strip + 1)
+            if not in_shared:
+                table = load_table(tables, my_strip * (32 * rows) + c, 128)
             barrier()
             h = small(h + next_h)
             p = small(p + next_p)

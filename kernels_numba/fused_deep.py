@@ -64,7 +64,7 @@ def build(tile: Any, spec: Spec) -> Any:
     meet = barrier if half else warp_sync
     # Whether a tile's spectrum is loaded one step ahead of its use; measured faster where it is.
     ahead = (half or gated_in or gated_out) and not spec.marked
-    turns_of, held = tile.opaque, tile.held
+    turns_of, held, early = tile.opaque, tile.held, spec.early
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_factor = tile.copy_words_async, tile.join, tile.load_shared(4, 4)
     # A
@@ -72,14 +72,12 @@ def build(tile: Any, spec: Spec) -> Any:
         2 * unit,
         64 * unit,
         spec.rows_in,
-    )  # words of a lane's four columns, of four rows
+    )  # words of a lane's four columns; of four rows
     in_words = rows_in // 4 * chunk
     load_rows, gate_in = tile.load_shared(in_words, chunk), tile.multiply(in_words)
     to_b, in_order = tile.pair_halves(pieces.rows_to_b(spec)), tile.select_or_zero(pieces.rows_in_order(spec))
     log_width = 5 + int(half)
-    in_tiles, out_tiles, k1_tiles = (
-        rows // 8 for rows in (spec.contracted, spec.rows_out, n1)
-    )  # of both parts
+    in_tiles, out_tiles, k1_tiles = (rows // 8 for rows in (spec.contracted, spec.rows_out, n1))  # both parts
     load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma(k1_tiles, 4, in_tiles)
     pack_outer, multiply_outer = tile.pack(n1), tile.multiply_complex(n1 // 2)
     load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(pieces.twiddle_pairs(spec))
@@ -179,16 +177,15 @@ def build(tile: Any, spec: Spec) -> Any:
         other_sequence = int64(channels) * length
         # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
         turns = small(divide(items - first + blocks - 1, blocks) * (shares * strips))
-        turn = small(0 - ring)
-        slot_at = small(0)
-        copy_h = h
-        copy_p = p
-        copy_strip = small(0)
+        turn, slot_at = small(0 - ring), small(0)
+        copy_h, copy_p, copy_strip = h, p, small(0)
         copy_base = (sequences * int64(p) * channels + h) * length
         base = copy_base
         # Of the last loop the assembler must not know the turns either: unrolled for sm_80, it spills.
         last_turns = small(strips if items > 0 else 0)
         item = first
+        if early:
+            next_t1 = load_outer(tables, w * share_words + c, 128)
         while item < items:
             s = load_scale(scales, h) if scaled else one
             # ---- A: contract n1 for this warp's n3, or its two
@@ -196,11 +193,13 @@ def build(tile: Any, spec: Spec) -> Any:
             read_here, copy_here, put_here = held(read_at), held(copy_from), held(first_put)
             here0, here1, here2, here3 = held(to0), held(to1), held(to2), held(to3)
             apart, next_n3 = held(other_sequence), held(to_other_n3)
+            if early:
+                f2 = load_own_factor(tables, from_f2 + w * 128 + c, 128)
             share = small(0)
             while share < shares:
-                t1 = spread(load_outer(tables, (w + share * warps) * share_words + c, 128))
-                strip = small(0)
-                end_strip = small(turns_of(strips))
+                t1 = next_t1 if early else load_outer(tables, (w + share * warps) * share_words + c, 128)
+                t1 = spread(t1)
+                strip, end_strip = small(0), small(turns_of(strips))
                 while strip < end_strip:
                     if turn >= 0:
                         wait_strip()
@@ -246,7 +245,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     if slot_at == ring_end:
                         slot_at = small(0)
                 share = small(share + 1)
-            f2 = load_own_factor(tables, from_f2 + w * 128 + c, 128)
+            if not early:
+                f2 = load_own_factor(tables, from_f2 + w * 128 + c, 128)
             barrier()
             from0 = int64(h) * (unit * n) + w * (tiles * 2 * unit * points) + c
             if ahead:
@@ -254,8 +254,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 k1 = load_inner(spectrum, from0 + unit * points, 128)
             # ---- M: contract n2 for this warp's k1, two strips at a time
             get_here, put_here = held(middle_get), held(middle_put)
-            strip = small(0)
-            end_strip = small(turns_of(middle_strips))
+            strip, end_strip = small(0), small(turns_of(middle_strips))
             while strip < end_strip:
                 even = small(32 * strip + 8 * ((g >> 1) ^ (strip & 3)))
                 uneven = small(32 * strip + 32 + 8 * ((g >> 1) ^ ((strip + 1) & 3)))
@@ -366,8 +365,7 @@ def build(tile: Any, spec: Spec) -> Any:
             f2i = load_own_factor(tables, from_f2i + w * 128 + c, 128)
             meet()
             # ---- M': contract k2 for this warp's k1, two strips at a time
-            strip = small(0)
-            end_strip = small(turns_of(back_strips))
+            strip, end_strip = small(0), small(turns_of(back_strips))
             while strip < end_strip:
                 at = small(back_get + 32 * strip)
                 x0 = get_back(at, at, at, at)
@@ -415,6 +413,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     store_imaginary(y, other_base, limit, o, o, o, o, z5)
                     strip = small(strip + 1)
                 share = small(share + 1)
+            if early:
+                next_t1 = load_outer(tables, w * share_words + c, 128)
             barrier()
             h = small(h + next_h)
             p = small(p + next_p)

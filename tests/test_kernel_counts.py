@@ -262,6 +262,7 @@ def test_deep_counts_equal_the_counters(
         scaled=convolve.scaled,
         half=packing == "half",
         middle_shared=spec.middle_shared,
+        early=spec.early,
         **grid,
     )
     check(expected, counted)
