@@ -26,7 +26,7 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (16, 16, 16): (2, 8, 2, True),
     (16, 16, 32): (3, 4, 1, False),
     (16, 32, 16): (3, 4, 1, False),
-    (32, 16, 16): (2, 8, 1, False),
+    (32, 16, 16): (3, 4, 1, False),
     (16, 32, 32): (2, 4, 1, False),
     (32, 16, 32): (2, 4, 1, False),
     (32, 32, 16): (2, 4, 1, False),
@@ -87,11 +87,12 @@ def block_shape(
     if pregate or postgate:
         ring, tables = 1, False
         if prod(factors) <= 8192:
-            blocks, warps = blocks * warps // 4, 4
+            blocks, warps = min(3, blocks * warps // 4), 4
     pair_words = n2 * (2 * n3 + 8) + (
         4 if half else 8
     )  # two k1 of the exchange, padded against bank conflicts
-    stage_words = rows_in * STRIP
+    after = prod(factors) > 4096  # gates come after their sequences, into the same place
+    stage_words = rows_in * STRIP * (2 if pregate and not after else 1)
 
     def size() -> int:
         words = factor_words(n1, n2, n3, rows_in, fold=fold_of(n1)) + (2 * prod(factors) if tables else 0)

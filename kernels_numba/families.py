@@ -49,8 +49,6 @@ HALVED_FACTORS: dict[int, tuple[int, ...]] = {
     4096: (64, 64),
     8192: (32, 16, 16),
     16384: (32, 16, 32),
-    24576: (48, 16, 32),
-    49152: (48, 16, 32),
 }
 """The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
 

@@ -51,13 +51,12 @@ def build(tile: Any, spec: Spec) -> Any:
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, in_shared = spec.pregate, spec.postgate, spec.tables_shared
+    gates_after = gated_in and spec.gates_after
     half, unit = spec.half, spec.unit
     windows, ahead = spec.windows, spec.ahead and not (half or spec.marked)
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
-    in_tiles = spec.rows_in // 16
-    groups1 = rows // 8
-    strips = spec.strips
+    in_tiles, groups1, strips = spec.rows_in // 16, rows // 8, spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
     outer = groups1 * 4  # registers of the real parts of a packed strip
     inner, bins = q // 64, n2 * spec.kept3  # registers of real parts of a packed k1, and points of it kept
@@ -211,7 +210,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     at = small(read_at + slot_at)
                     u1 = load_rows(at, row_step)
                     u2 = u1 if half else load_rows(at + sequence_words, row_step)
-                    if gated_in:  # gates come after the sequences, into the same place
+                    if gates_after:  # into the same place
                         warp_sync()
                         e = small((strip >> log_per_row) * (2 * n3) + 16 * (strip & (per_row - 1)))
                         e = small(copy_from + unit * e)
@@ -226,6 +225,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         warp_sync()
                         u1 = gate_in(u1, load_rows(at, row_step))
                         u2 = u1 if half else gate_in(u2, load_rows(at + sequence_words, row_step))
+                    elif gated_in:
+                        u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
+                        u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
                     x = join(first_to_b(u1), second_to_b(u2))
                     warp_sync()
                 if turn + ring < turns:
@@ -237,6 +239,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         end = small((length - shrink * now) * (now < batch))
                         source = copy_base + i * other_sequence
                         copy_rows(u, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
+                        if gated_in and not gates_after:
+                            into = small(into + 4 * sequence_words)
+                            copy_rows(pre, source, end, e, to0 + into, to1 + into, to2 + into, to3 + into)
                     copy_strip = small(copy_strip + 1)
                     if copy_strip == end_strip:
                         copy_strip = my_strip
