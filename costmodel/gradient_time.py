@@ -49,7 +49,7 @@ class Figures:
     """Of the copy rate, of a filter's passes through device memory."""
 
 
-GRADIENT = Figures(1.15, 14e-6, 7e12, 15e-6, 1.3e11, 0.67)
+GRADIENT = Figures(1.15, 4.4e-6, 5.4e12, 7.2e-6, 1.26e11, 0.74)
 
 
 def shares(workers: int, parts: int, pairs: int, channels: int) -> int:
