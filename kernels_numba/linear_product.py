@@ -198,7 +198,8 @@ def product(
     number = 1
     if choice.impl == "full" and "groups" in options and aligned_w:
         number = linear_realign.phases(k)
-        if number * m > n:  # a copy of w has fewer rows than those of x
+        # A copy of w has fewer rows than those of x; or the last row's last chunk would reach beyond w.
+        if number * m > n or n * k % linear_realign.CHUNK:
             number = 1
     # A copy of w is what the launch before writes: it cannot be loaded early.
     overlap = overlap and aligned_w and (whole or choice.impl != "full" or number > 1)
