@@ -84,7 +84,9 @@ class Kernel:
     group_meeting_s: float = 1.5e-6
     """and what blocks that share a tile take to meet."""
     realign_s: float = 2.5e-6
-    """What a launch takes that copies an operand to where its rows begin on 16 bytes."""
+    """What a launch takes that copies an operand to where its rows begin on 16 bytes,"""
+    realign_share: float = 0.15
+    """and of memory's rate how much copies of x for each place within 16 bytes reach, half by half."""
     error: float = 0.10
     """Relative standard deviation of what is left."""
 
@@ -277,8 +279,9 @@ def time_of(product: Any, r: Rates, *, overlap: bool = False) -> tuple[float, st
 
 
 def _realigning(product: Any, r: Rates) -> float:
-    """Seconds of the launches that copy operands first; x is small."""
+    """Seconds of the launches that copy operands first."""
     copied = 4.0 * product.n * product.k * product.copy_w
+    copied += 2.0 * product.shifted_x_size * product.led / KERNEL.realign_share
     return KERNEL.realign_s * (product.shift_x + product.copy_w) + copied / r.memory_bytes_per_s
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel import measure
-from costmodel.models import model
+from costmodel.models import model, models
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,14 @@ def write_table(
     os.replace(partial, path)
     linear_dispatch.tables.cache_clear()
     return path
+
+
+def tables_of(slug: str, folder: Path | None = None) -> list[str]:
+    """The models that have a table for a GPU."""
+    from kernels_numba import linear_dispatch
+
+    where = (folder or linear_dispatch.folders()[0]) / slug
+    return sorted(path.stem for path in where.glob("*.json") if path.stem in models())
 
 
 def _compact(table: dict[str, Any]) -> str:

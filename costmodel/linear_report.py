@@ -127,7 +127,7 @@ def dispatched(rows: Sequence[Row]) -> list[str]:
     cases: dict[tuple[int, int], dict[int, float]] = {}
     for pair, by_m in Times(rows).found.items():
         for m, providers in by_m.items():
-            if DISPATCH in providers:
+            if DISPATCH in providers and VENDOR in providers:
                 one_by_one = [r.median_us for name, r in providers.items() if not name.endswith(OVERLAPPED)]
                 cases.setdefault(pair, {})[m] = providers[DISPATCH].median_us / min(one_by_one)
     if not cases:

@@ -20,11 +20,11 @@ from typing import Any
 from costmodel import measure, measurements, render
 from costmodel.compiled import compile_together
 from costmodel.errors import MeasurementError
-from costmodel.linear_points import Point, Timing, entry_of, merged, write_table
+from costmodel.linear_points import Point, Timing, entry_of, merged, tables_of, write_table
 from costmodel.measurements import Row
 from costmodel.models import model
 
-SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
+SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 1024, 2048)
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 REPLAYS, LEAST_US = 7, 1000.0
 """Of one candidate: replays, and how long each lasts at least. Hundreds of candidates take a minute."""
@@ -137,14 +137,21 @@ def main(
         written += len(rows)
         return points
 
+    def write(name: str) -> None:
+        path = write_table(merged(entries, name, gpu_name), name, slug=slug, gpu_name=gpu_name, folder=folder)
+        render.note(f"wrote {path}")
+
     for n, k in shapes:
         measured("shape", n, k)
     for name in models:
         for layer, (n, k) in model(name).linear.items():
             if (not layers or layer in layers) and (n, k) not in entries:
                 entries[n, k] = entry_of(layer, n, k, measured(f"{name} {layer}", n, k))
-        path = write_table(merged(entries, name, gpu_name), name, slug=slug, gpu_name=gpu_name, folder=folder)
-        render.note(f"wrote {path}")
+        write(name)
+    # Tables of other models have some of these layers too.
+    for name in tables_of(slug, folder):
+        if name not in models and set(entries) & set(model(name).linear.values()):
+            write(name)
     return written
 
 

@@ -18,9 +18,8 @@ Tiles, their order, the split of K and launches that overlap are as in `linear_f
 **Rows of w that do not begin on 16 bytes** (K not a multiple of 8): rows ``phases`` = 8 / gcd(K, 8) apart begin
 alike, and a tile is made of such rows. They are copied from the whole chunk on in which they begin; the up to 7
 elements before are set to zero when they have arrived, and what lies behind the row is not copied. x is read from
-copies that are shifted as much, with zeros before (`linear_realign`).
-For many rows of x it is cheaper to copy w to padded rows first; and where w does not end on 16 bytes, its last row cannot
-be read in place.
+copies that are shifted as much, with zeros before (`linear_realign`). For many rows of x it is cheaper to copy w to
+padded rows first; and where w does not end on 16 bytes, its last row cannot be read so.
 """
 
 from __future__ import annotations
