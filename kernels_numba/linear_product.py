@@ -37,6 +37,8 @@ MAX_INDEX = 2**31 - 1
 COPY_RATIO = 4
 """Rows of w whose copy costs as much as that of a row of x for each place of rows within 16 bytes: on an H200 copies of
 x are ahead for 128 rows and [4096, 4095], that of w for 512."""
+SMALL_COPY = 2**20
+"""Elements whose copy costs no more than the launch that another copy takes."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def product(
     if choice.impl == "full" and "groups" in options and aligned_w:
         number = linear_realign.phases(k)
         # A copy of w costs less than those of x; or the last row's last chunk would reach beyond w.
-        if COPY_RATIO * number * m > n or n * k % linear_realign.CHUNK:
+        many = number * m * k > SMALL_COPY and COPY_RATIO * number * m > n
+        if many or n * k % linear_realign.CHUNK:
             number = 1
     # A copy of w is what the launch before writes: it cannot be loaded early.
     overlap = overlap and aligned_w and (whole or choice.impl != "full" or number > 1)
