@@ -179,13 +179,16 @@ def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
 
 
 def decide(pairs: Sequence[Pair]) -> list[Decision]:
-    """Judge the order and the factor list of every case that was measured with more than one."""
+    """Judge the order and the factor list of every case that was measured with more than one at the same commit.
+
+    Kernels change between commits, and rows of an older one say nothing about the choice between today's.
+    """
     out = []
-    cases: dict[tuple[str, str], list[Pair]] = {}
+    cases: dict[tuple[str, str, str], list[Pair]] = {}
     for p in pairs:
         if p.row.case_values["variant"] in counting.VARIANTS:
-            cases.setdefault((p.row.case, p.row.dtype), []).append(p)
-    for (case, dtype), members in cases.items():
+            cases.setdefault((p.row.case, p.row.dtype, p.row.commit), []).append(p)
+    for (case, dtype, _), members in cases.items():
         by_order: dict[int, list[Pair]] = {}
         for p in members:
             by_order.setdefault(p.plan.order, []).append(p)
