@@ -53,10 +53,10 @@ def lines(gpu: str) -> list[str]:
 
 
 def _peer(row: Row) -> str:
-    """Whose row it is, of those that a user would otherwise call; ``""`` for ours, and for times of the host."""
+    """Whose row it is, of those that users would call instead; ``""`` for ours and where it is not the same work."""
     name, _, variant = row.provider.partition(":")
     known = next((peer for peer in PEERS if name.partition("-")[0] == peer), "")
-    return "" if variant.startswith("host") else known
+    return "" if variant.startswith(("host", "depthwise")) else known
 
 
 def _figure(us: float) -> str:
