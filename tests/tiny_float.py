@@ -5,12 +5,12 @@ an integer ``n`` and float64 ``d`` to read. A kernel that makes a fragment write
 """
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tiny_registry import registry
 
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
@@ -42,29 +42,7 @@ class Data(NamedTuple):
     d: NDArray[np.float64]
 
 
-BUILDERS: dict[str, Callable[[Any], Callable]] = {}
-KERNELS: dict[str, Tiny] = {}
-
-
-def tiny(*names: str) -> Callable:
-    """Register a builder ``build(tile)``, or ``build(tile, *words)`` for a name ``base:word:word``."""
-
-    def register(build: Callable) -> Callable:
-        for name in names:
-            values = [int(x) if x.isdigit() else x for x in name.split(":")[1:]]
-            BUILDERS[name] = lambda tile, values=values: build(tile, *values)
-            KERNELS[name] = Tiny(name)
-        return build
-
-    return register
-
-
-def build(tile: Any, spec: Tiny) -> Callable:
-    return BUILDERS[spec.name](tile)
-
-
-def min_blocks(spec: Tiny) -> int:
-    return 1
+KERNELS, tiny, build, min_blocks = registry(Tiny)
 
 
 def data_for(spec: Tiny, seed: int = 0) -> Data:

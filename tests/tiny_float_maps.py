@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tiny_float import SIGNATURE, SIZE, Data, Tiny, data_for, reader
+from tiny_registry import registry
 
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
@@ -19,8 +20,7 @@ from kernels_numba.tile.machine import Buffer, Machine
 __all__ = ["SIGNATURE", "build", "data_for", "min_blocks"]
 
 VOCABULARY = "float-layers"
-BUILDERS: dict[str, Callable[[Any], Callable]] = {}
-KERNELS: dict[str, Tiny] = {}
+KERNELS, tiny, build, min_blocks = registry(Tiny)
 BASE, HEIGHT, WIDTH = 40, 9, 21
 """An image: its first element, rows and columns;"""
 ROW, COLUMN, ROWS, SECOND = -2, -3, 8, 16
@@ -28,27 +28,6 @@ ROW, COLUMN, ROWS, SECOND = -2, -3, 8, 16
 DOWN, ACROSS = 2, 3
 FAR, STRIDE = 8, 70
 TILE_ROWS, TILE_COLUMNS, ROW_LIMIT, COLUMN_LIMIT = (0, 1, 8), (0, 4), 7, 6
-
-
-def tiny(*names: str) -> Callable:
-    """Register a builder ``build(tile)``, or ``build(tile, *words)`` for a name ``base:word:word``."""
-
-    def register(make: Callable) -> Callable:
-        for name in names:
-            values = name.split(":")[1:]
-            BUILDERS[name] = lambda tile, values=values: make(tile, *values)
-            KERNELS[name] = Tiny(name)
-        return make
-
-    return register
-
-
-def build(tile: Any, spec: Tiny) -> Callable:
-    return BUILDERS[spec.name](tile)
-
-
-def min_blocks(spec: Tiny) -> int:
-    return 1
 
 
 def run_cpu(spec: Tiny, data: Data) -> tuple[NDArray[np.float32], Counters]:

@@ -11,11 +11,13 @@ package's own launching code compiles and loads these kernels.
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from hardware import HALF
 from numpy.typing import NDArray
+from tiny_registry import registry
 
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.cpu import CpuTile
@@ -50,29 +52,7 @@ class Data(NamedTuple):
     f: NDArray[np.float32]
 
 
-BUILDERS: dict[str, Callable[[Any], Callable]] = {}
-KERNELS: dict[str, Tiny] = {}
-
-
-def tiny(*names: str, **settings: Any) -> Callable:
-    """Register a builder ``build(tile)``, or ``build(tile, *words)`` for a name ``base:word:word``."""
-
-    def register(build: Callable) -> Callable:
-        for name in names:
-            values = [int(x) if x.isdigit() else x for x in name.split(":")[1:]]
-            BUILDERS[name] = lambda tile, values=values: build(tile, *values)
-            KERNELS[name] = Tiny(name, "fp16", **settings)
-        return build
-
-    return register
-
-
-def build(tile: Any, spec: Tiny) -> Callable:
-    return BUILDERS[spec.name](tile)
-
-
-def min_blocks(spec: Tiny) -> int:
-    return 1
+KERNELS, tiny, build, min_blocks = registry(partial(Tiny, dtype="fp16"))
 
 
 def data_for(spec: Tiny, seed: int = 0) -> Data:
@@ -90,11 +70,11 @@ def data_for(spec: Tiny, seed: int = 0) -> Data:
     return Data(bits[:SIZE].copy(), bits[SIZE:].view(np.int32).copy(), floats)
 
 
-def run_cpu(spec: Tiny, data: Data) -> tuple[NDArray[np.int16], Counters]:
-    """Run on the CPU body: what it wrote (poisoned before) and what was counted."""
+def run_cpu(spec: Tiny, data: Data, family: Any = None) -> tuple[NDArray[np.int16], Counters]:
+    """Run on the CPU body, a kernel of this module or of another: what it wrote (poisoned before), what was counted."""
     machine = Machine()
     out = np.full(SIZE, POISON, np.int16)
-    kernel = build(CpuTile(machine, spec.dtype), spec)
+    kernel = (family or sys.modules[__name__]).build(CpuTile(machine, spec.dtype), spec)
     buffers = [Buffer("h", data.h), Buffer("w", data.w), Buffer("f", data.f), Buffer("out", out)]
     counters = machine.run(kernel, spec.grid, spec.warps, spec.shared_words, [*buffers, spec.n])
     return out, counters

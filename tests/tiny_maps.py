@@ -7,11 +7,13 @@ stored in ``w`` from `WORDS_AT` on and read back from there.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tiny_kernels import POINTERS, POISON, SIGNATURE, SIZE, Data, Tiny, data_for
+from tiny_registry import registry
 
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
@@ -19,34 +21,12 @@ from kernels_numba.tile.machine import Buffer, Machine
 
 __all__ = ["SIGNATURE", "build", "data_for", "min_blocks"]
 
-BUILDERS: dict[str, Callable[[Any], Callable]] = {}
 VOCABULARY = "layers"
-KERNELS: dict[str, Tiny] = {}
+KERNELS, tiny, build, min_blocks = registry(partial(Tiny, dtype="fp16"))
 WORDS_AT, PASSED_AT = 2048, 1024
 ROW, COLUMN, BASE = -3, -4, 40
 """Where the window of lane 0 begins, and the image's first element."""
 DOWN, ACROSS = 2, 3
-
-
-def tiny(*names: str, **settings: Any) -> Callable:
-    """Register a builder ``build(tile)``, or ``build(tile, *words)`` for a name ``base:word:word``."""
-
-    def register(make: Callable) -> Callable:
-        for name in names:
-            values = [int(x) if x.isdigit() else x for x in name.split(":")[1:]]
-            BUILDERS[name] = lambda tile, values=values: make(tile, *values)
-            KERNELS[name] = Tiny(name, "fp16", **settings)
-        return make
-
-    return register
-
-
-def build(tile: Any, spec: Tiny) -> Callable:
-    return BUILDERS[spec.name](tile)
-
-
-def min_blocks(spec: Tiny) -> int:
-    return 1
 
 
 def run_cpu(spec: Tiny, data: Data) -> tuple[NDArray[np.int16], Counters]:

@@ -6,12 +6,14 @@ kernel that makes a fragment writes register r of lane l to the two halves at ``
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tiny_kernels import POINTERS, POISON, SIGNATURE, SIZE, Data, Tiny
 from tiny_kernels import data_for as any_data
+from tiny_registry import registry
 
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
@@ -19,30 +21,8 @@ from kernels_numba.tile.machine import Buffer, Machine
 
 __all__ = ["SIGNATURE", "build", "min_blocks"]
 
-BUILDERS: dict[str, Callable[[Any], Callable]] = {}
 VOCABULARY = "linear"
-KERNELS: dict[str, Tiny] = {}
-
-
-def tiny(*names: str, **settings: Any) -> Callable:
-    """Register a builder ``build(tile)``, or ``build(tile, *words)`` for a name ``base:word:word``."""
-
-    def register(make: Callable) -> Callable:
-        for name in names:
-            values = [int(x) if x.isdigit() else x for x in name.split(":")[1:]]
-            BUILDERS[name] = lambda tile, values=values: make(tile, *values)
-            KERNELS[name] = Tiny(name, "fp16", **settings)
-        return make
-
-    return register
-
-
-def build(tile: Any, spec: Tiny) -> Callable:
-    return BUILDERS[spec.name](tile)
-
-
-def min_blocks(spec: Tiny) -> int:
-    return 1
+KERNELS, tiny, build, min_blocks = registry(partial(Tiny, dtype="fp16"))
 
 
 def data_for(spec: Tiny, seed: int = 0) -> Data:

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tiny_kernels
 from numpy.typing import NDArray
 from tiny_kernels import POISON, SIZE, Data, Tiny
+from tiny_registry import registry
 
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.cpu_vocabularies import tile as vocabulary
@@ -20,27 +22,7 @@ RUNS8 = ((0, 0, 0, (0, 1, 2, 3, 4, 5, 6, 7)), (1, 5, 32, (15, 14, 13, 12, 8, 9, 
 RUNS4 = ((2, 3, 0, (0, 2, 1, 3)), (0, 0, 4, (4, 5, 6, 7)))
 SCALE = 0.7
 
-BUILDERS: dict[str, Callable[[Any], Callable]] = {}
-KERNELS: dict[str, Tiny] = {}
-
-
-def tiny(*names: str, **settings: Any) -> Callable:
-    def register(build: Callable) -> Callable:
-        for name in names:
-            values = [int(x) for x in name.split(":")[1:]]
-            BUILDERS[name] = lambda tile, values=values: build(tile, *values)
-            KERNELS[name] = Tiny(name, "fp16", **settings)
-        return build
-
-    return register
-
-
-def build(tile: Any, spec: Tiny) -> Callable:
-    return BUILDERS[spec.name](tile)
-
-
-def min_blocks(spec: Tiny) -> int:
-    return 1
+KERNELS, tiny, build, min_blocks = registry(partial(Tiny, dtype="fp16"))
 
 
 def run_cpu(spec: Tiny, data: Data) -> tuple[NDArray[np.int32], Counters]:

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tiny_kernels
 from numpy.typing import NDArray
 from tiny_kernels import Data, Tiny
+from tiny_registry import registry
 
 from kernels_numba.tile.counters import Counters
 
@@ -15,33 +17,12 @@ SIGNATURE = tiny_kernels.SIGNATURE
 PARTS = ((0, 3), (5, 1), (4, 2), (6, 7))
 """Registers of real and imaginary parts, in no order."""
 
-BUILDERS: dict[str, Callable[[Any], Callable]] = {}
-KERNELS: dict[str, Tiny] = {}
-
-
-def tiny(*names: str, **settings: Any) -> Callable:
-    def register(build: Callable) -> Callable:
-        for name in names:
-            values = [int(x) for x in name.split(":")[1:]]
-            BUILDERS[name] = lambda tile, values=values: build(tile, *values)
-            KERNELS[name] = Tiny(name, "fp16", **settings)
-        return build
-
-    return register
-
-
-def build(tile: Any, spec: Tiny) -> Callable:
-    return BUILDERS[spec.name](tile)
-
-
-def min_blocks(spec: Tiny) -> int:
-    return 1
+KERNELS, tiny, build, min_blocks = registry(partial(Tiny, dtype="fp16"))
 
 
 def run_cpu(spec: Tiny, data: Data) -> tuple[NDArray[np.int32], Counters]:
     """Run on the CPU body: the words it wrote (poisoned before) and what was counted."""
-    tiny_kernels.BUILDERS[spec.name] = BUILDERS[spec.name]
-    out, counters = tiny_kernels.run_cpu(spec, data)
+    out, counters = tiny_kernels.run_cpu(spec, data, sys.modules[__name__])
     return out.view(np.int32), counters
 
 
