@@ -26,6 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_numba import map_transform
+
 
 class SharedPoints:
     """What both kernels keep in shared memory: for each channel, rows p of points."""
@@ -174,35 +176,8 @@ def build(tile: Any, spec: Spec) -> Any:
 
 
 VOCABULARY = "float-layers"
-ARGUMENTS = (
-    "x",
-    "spectrum",
-    "maps",
-    "tiles_down",
-    "tiles_across",
-    "images",
-    "group_stride",
-    "image_stride",
-    "channel_stride",
-    "row_pitch",
-    "height",
-    "width",
-    "first_row",
-    "first_column",
-    "step_down",
-    "step_across",
-    "extent_down",
-    "extent_across",
-    "down",
-    "across",
-    "real_channels",
-    "padded_channels",
-    "all_channels",
-    "channel_blocks",
-    "row_slots",
-    "group_slots",
-)
-"""Names of the kernel's arguments,"""
+ARGUMENTS = tuple(name for name in map_transform.ARGUMENTS if name != "words")
+"""Names of the kernel's arguments: those of the half kernel, whose constants come from memory,"""
 SIGNATURE = ("FLOATS",) * 2 + ("INT",) * 24
 """and their kinds, for the compiler."""
 

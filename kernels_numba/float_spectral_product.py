@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_numba import spectral_product
+
 DEPTH = 16
 """Points k of a slab, and of rows that are copied side by side."""
 CHUNK = 2
@@ -243,26 +245,7 @@ def build(tile: Any, spec: Spec) -> Any:
 
 
 VOCABULARY = "float-layers"
-ARGUMENTS = (
-    "x",
-    "w",
-    "y",
-    "m",
-    "n",
-    "k",
-    "groups",
-    "row_blocks",
-    "column_blocks",
-    "x_stride",
-    "w_stride",
-    "y_stride",
-    "x_group",
-    "w_group",
-    "y_group",
-    "x_frequency",
-    "w_frequency",
-    "y_frequency",
-)
+ARGUMENTS = spectral_product.ARGUMENTS
 """Names of the kernel's arguments,"""
 SIGNATURE = ("HALVES",) * 2 + ("FLOATS",) + ("INT",) * 15
 """and their kinds, for the compiler; distances are points."""
