@@ -229,7 +229,7 @@ def conclusion(by_gpu: dict[str, list[Forecast]], judged: Sequence[Comparison]) 
     text += f"; over {len(errors)} measured cases nine predictions in ten are off by {worst:.0%} or less"
     fitted = [c.gpu.model["model_error"] for c in judged if c.pairs]
     if any(f.source.startswith("fitted") for f in fitted):
-        text += f" (lengths that the fit has not seen: {max(f.value for f in fitted):.0%} rms)"
+        text += f" (two thirds of those of lengths left out of the fit by {max(f.value for f in fitted):.0%} or less)"
     regrets = [d.regret for c in judged for d in c.decisions]
     if regrets:
         text += f", and the worst choice between measured plans cost {max(regrets) - 1:.0%}"

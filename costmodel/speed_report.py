@@ -16,7 +16,9 @@ from pathlib import Path
 
 from costmodel import (
     comparisons,
+    counters,
     documents,
+    fit_report,
     gradient_report,
     long_report,
     measurements,
@@ -157,6 +159,8 @@ TABLES = (
     Table("README.md", "speed", lambda _: summary_report.lines(GPU)),
     Table("README.md", "prediction-error", lambda _: prediction_error()),
     Table("README.md", "measured-speed", lambda _: speed()),
+    Table("docs/cost-model.md", "fit", lambda _: fit_report.lines(GPU)),
+    Table("docs/cost-model.md", "counters", lambda _: counters.table(counters.read(GPU), "md").splitlines()),
     Table("docs/kernels.md", "what-binds", binds),
     Table("docs/kernels.md", "variants", lambda _: variants()),
     Table("docs/gradients.md", "gradient-speed", lambda _: gradient_report.lines()),

@@ -6,7 +6,8 @@ the GPU that the grid fills. The resources are device memory, tensor cores, shar
 the SMs' schedulers.
 
 *Latency.* A warp waits for its own results, so pipes on the chip reach their rate only with enough warps: W warps on
-an SM reach W / (W + W_half) of it, W_half the warps that reach half.
+an SM reach W / (W + W_half) of it, W_half the warps that reach half. Products of warpgroups (wgmma) are not issued one
+by one: a single one keeps the tensor cores busy, and takes no such factor.
 
 *Overlap.* A worker (a warp, four warps or a whole block, by kernel) goes through its stages one after the other;
 different workers overlap. Alone, a worker needs the sum of its demands; with v workers an SM no more than the
@@ -131,6 +132,12 @@ def residency(counts: Counts, gpu: GPU) -> tuple[float, float]:
     return here * counts.threads_per_block / 32, here * counts.workers_per_block
 
 
+def _fill_bytes(counts: Counts, gpu: GPU) -> float:
+    """What the blocks that are on the GPU at once fetch before they begin, all of them."""
+    slots = int(gpu.spec["sm_count"]) * resident_blocks(counts, gpu)
+    return min(counts.blocks, slots) * counts.fill_bytes_per_block
+
+
 def onchip_factors(counts: Counts) -> tuple[str, str]:
     """The names of W_half and of the issue slots' share, which differ between tensor-core kernels and fp32 ones."""
     prefix = "fp32_" if counts.arithmetic == "fp32" else ""
@@ -150,13 +157,14 @@ def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
     reach = min(1.0, counts.blocks / sm_count)
     half, issue = (v[key] for key in onchip_factors(counts))
     onchip = busy * warps / (warps + half)
-    fill = min(counts.blocks, sm_count * resident) * counts.fill_bytes_per_block
+    products = busy if counts.waits else onchip
+    fill = _fill_bytes(counts, gpu)
     # An addition is one flop where the data sheet counts two; elsewhere an instruction is one issue slot.
     issued = (counts.warp_instructions - counts.fp32_flops / 32) / v["issue_rate"]
     issued += 2 * counts.fp32_flops / v["fp32_rate"]
     return {
         "memory": counts.device_bytes / (v["memory_rate"] * v["memory_fraction"] * reach),
-        "tensor": counts.mma_flops / (v["tensor_rate"] * v["tensor_fraction"] * onchip),
+        "tensor": counts.mma_flops / (v["tensor_rate"] * v["tensor_fraction"] * products),
         "shared": (counts.shared_bytes + fill) / (v["shared_rate"] * v["shared_fraction"] * onchip),
         "l2": (counts.l2_bytes + fill) / (v["l2_rate"] * v["l2_fraction"] * onchip),
         "issue": issued / (issue * onchip),
@@ -229,6 +237,16 @@ _WORK = {
 }
 
 
+def _share(key: str, counts: Counts, gpu: GPU, reached: float, busy: float) -> str:
+    """The part of a resource's rate that the kernel has, as one more factor in words; nothing where it has all."""
+    share = reached * busy
+    if key == "memory":
+        share = min(1.0, counts.blocks / gpu.spec["sm_count"])
+    elif key == "tensor" and counts.waits:
+        share = busy
+    return "" if share == 1 else f" x {share:.2g}"
+
+
 def explain(counts: Counts, gpu: GPU) -> str:
     """Term by term: work / (rate x fraction) = time, then the combination, ending in one plain sentence."""
     if counts.stages:
@@ -244,6 +262,7 @@ def explain(counts: Counts, gpu: GPU) -> str:
     resident = resident_blocks(counts, gpu)
     warps, workers = residency(counts, gpu)
     busy = use(counts.blocks, int(gpu.spec["sm_count"]), resident)
+    fill = _fill_bytes(counts, gpu)
     half, issue = (known[key].value for key in onchip_factors(counts))
     reached = warps / (warps + half)
     lines = [
@@ -256,9 +275,10 @@ def explain(counts: Counts, gpu: GPU) -> str:
     ]
     for key, (work, unit, name) in _WORK.items():
         r, f = known[f"{name}_rate"], known[f"{name}_fraction"]
-        on_chip = "" if key == "memory" else f" x {reached * busy:.2g}"
+        part = _share(key, counts, gpu, reached, busy)
+        filled = fill if key in ("shared", "l2") else 0
         lines.append(
-            f"  {key:<7} {getattr(counts, work):.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g}{on_chip})"
+            f"  {key:<7} {getattr(counts, work) + filled:.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g}{part})"
             f" = {_us(parts[key])}  [{r.origin}]"
         )
     additions = counts.fp32_flops / 32

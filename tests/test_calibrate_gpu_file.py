@@ -7,7 +7,16 @@ from typing import Any, ClassVar
 import pytest
 
 import kernels_numba
-from costmodel import calibrate, calibrate_command, calibrated_file, calibration, cli, gpus
+from costmodel import (
+    calibrate,
+    calibrate_command,
+    calibrated_file,
+    calibration,
+    cli,
+    compare,
+    gpus,
+    measurements,
+)
 from costmodel.errors import GPUFileError
 from costmodel.gpus import load
 from kernels_numba import probe_checks, probe_run
@@ -254,6 +263,11 @@ def test_what_was_found_on_an_h200() -> None:
         assert share is None or 0.4 < share < 1, key
     for curve in found.curves.values():
         assert len(curve.x) >= 10
+    known, calibrated = (
+        compare.judge(measurements.read("h200-sxm", op="fftconv"), gpu).summary() for gpu in (H200, found)
+    )
+    for key in ("median_abs_rel_error", "p90_abs_rel_error"):
+        assert abs(known[key] - calibrated[key]) < 0.03, key
     text = (root / "docs" / "cost-model.md").read_text()
     shown = text.partition("<!-- calibrated: begin -->\n")[2].partition("\n<!-- calibrated: end -->")[0]
     assert shown == calibrate_command.table(found, "md")

@@ -14,16 +14,7 @@ from kernels_numba.device import Device
 
 ROOT = Path(__file__).parent.parent
 COMMITTED = counters.read("h200-sxm")
-NOT_YET = {
-    *(
-        "float_map_transform",
-        "spectral_pointwise",
-        "fused_any",
-        "outer_float",
-        "short_conv",
-        "linear_cluster",
-    ),
-}
+NOT_YET = {"spectral_pointwise"}
 CASES = [(c, family) for c in cases() for family in c.families if not NOT_YET & set(c.families)]
 
 

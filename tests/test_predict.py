@@ -1,7 +1,8 @@
-"""Counts, the time model, candidates and decisions, and the fit of the model's factors."""
+"""Counts, the time model, candidates and decisions."""
 
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import costmodel
 from costmodel import counts as counting
-from costmodel import fftconv, fit, gpus, kernel_counts, timing, units
+from costmodel import fftconv, gpus, kernel_counts, timing, units
 from costmodel.counts import Counts, analytic
 from kernels_numba.block_spec import TUNED
 from kernels_numba.families import DEFAULT_FACTORS, FAMILIES, default_plans
@@ -566,76 +567,29 @@ def test_a_plan_without_an_fp32_kernel_is_not_counted():
         counting.for_plan(Plan(1024, (64, 16)), 2, 1, dtype="fp32", capacity_bytes=CAPACITY)
 
 
-def test_fit_finds_the_factors_of_fp32_kernels():
-    """They are learnt from fp32 cases alone, which teach nothing about the others."""
-    true = {"fp32_half_rate_warps": 3.0, "fp32_issue_fraction": 0.8}
-    moved = {key: replace(entry, value=true.get(key, entry.value)) for key, entry in INPUTS.items()}
-    points = []
-    for n in (256, 1024, 4096, 16384, 32768):
-        for variant in ("plain", "gated"):
-            work = costmodel.predict(n, gpu=H200, dtype="fp32", variant=variant).best.counts
-            points.append(fit.Point(work, timing.seconds(work, H200, moved), n))
-    result = fit.fit(H200, points, prior=dict.fromkeys(fit.FITTED_FP32, 100.0))
-    assert result.factors == pytest.approx(true, rel=0.03)
+# Terms.
 
 
-# The fit.
-
-TRUE = {
-    "stages_per_worker": 3.0,
-    "half_rate_warps": 2.0,
-    "issue_fraction": 0.7,
-    "l2_fraction": 0.5,
-    "launch_us": 3.0,
-}
-
-
-def synthetic_points() -> list[fit.Point]:
-    moved = {key: replace(entry, value=TRUE.get(key, entry.value)) for key, entry in INPUTS.items()}
-    out = []
-    for factors in ((16, 16), (32, 16), (32, 32), (16, 16, 16), (32, 16, 16), (32, 32, 32), (16, 16, 16, 16)):
-        for batch in (2, 64):
-            work = counted(factors, batch=batch)
-            out.append(fit.Point(work, timing.seconds(work, H200, moved), math.prod(factors)))
-    return out
+def test_one_product_of_a_warpgroup_keeps_the_tensor_cores_busy():
+    work = counted((32, 32))
+    waiting = replace(work, waits=True)
+    warps, _ = timing.residency(work, H200)
+    reached = warps / (warps + INPUTS["half_rate_warps"].value)
+    one, other = (timing.terms(w, H200, INPUTS) for w in (work, waiting))
+    assert other["tensor"] == pytest.approx(one["tensor"] * reached)
+    assert {k: v for k, v in one.items() if k != "tensor"} == {
+        k: v for k, v in other.items() if k != "tensor"
+    }
 
 
-def test_fit_recovers_the_factors_that_made_the_times():
-    result = fit.fit(H200, synthetic_points(), prior=dict.fromkeys(fit.FITTED, 100.0))
-    for key, value in TRUE.items():
-        assert result.factors[key] == pytest.approx(value, rel=0.03), key
-    assert max(result.errors) < 0.01
-    assert max(result.left_out) < 0.05
-    assert len(result.left_out) == len(result.errors) == 14
-
-
-def test_fit_leaves_what_no_case_depends_on():
-    """Nothing can be learnt about L2 from kernels that it has no work for."""
-    only = [
-        replace(p, counts=replace(p.counts, l2_bytes=0, fill_bytes_per_block=0)) for p in synthetic_points()
-    ]
-    result = fit.fit(H200, only)
-    assert result.factors["l2_fraction"] == pytest.approx(INPUTS["l2_fraction"].value, rel=1e-6)
-    assert result.uncertainties["l2_fraction"] == pytest.approx(fit.PULL, rel=1e-6)
-
-
-def test_fit_needs_points():
-    with pytest.raises(ValueError, match="got none; measure first"):
-        fit.fit(H200, [])
-
-
-def test_fitted_file_reads_back(tmp_path):
-    result = fit.fit(H200, synthetic_points())
-    text = fit.updated_text(gpus.file_text("h200-sxm"), result, source="fitted in a test", day="2026-11-30")
-    path = tmp_path / "fitted.toml"
-    path.write_text(text)
-    fitted = gpus.read(path)
-    for key in fit.FITTED:
-        assert fitted.model[key].value == pytest.approx(result.factors[key], rel=1e-3)
-        assert fitted.model[key].source == "fitted in a test"
-    assert fitted.model["model_error"].value == pytest.approx(
-        math.sqrt(sum(e * e for e in result.left_out) / len(result.left_out)), rel=1e-3
-    )
-    assert fitted.measured == H200.measured and fitted.spec == H200.spec
-    assert text.endswith('"\n')
-    assert text.count("#") == gpus.file_text("h200-sxm").count("#")  # the comments stay
+@pytest.mark.parametrize(("batch", "channels", "waits"), [(64, 768, False), (64, 768, True), (2, 60, False)])
+def test_explained_terms_are_work_over_what_stands_beside_it(batch, channels, waits):
+    """The numbers of every line give its time, of a grid smaller than the GPU too."""
+    made = Plan(4096, (16, 16, 16))
+    work = replace(analytic(made, batch, channels, capacity_bytes=CAPACITY), waits=waits)
+    parts = timing.terms(work, H200, INPUTS)
+    for key in ("memory", "tensor", "shared", "l2"):
+        line = next(x for x in timing.explain(work, H200).splitlines() if x.strip().startswith(f"{key} "))
+        amount, rates = re.search(r"([\d.e+]+) \w+ / \(([^)]*)\)", line).groups()
+        rate = math.prod(float(part.split()[0]) for part in rates.split(" x "))
+        assert float(amount) / rate == pytest.approx(parts[key], rel=0.04), line
