@@ -6,18 +6,21 @@ GPU time by graph replay, as in `costmodel.measure`: of a forward pass that reco
 backward pass. Memory as PyTorch's allocator counts it: what is allocated at the peak, less what was before (parameters
 and inputs), which is how the FlashFFTConv paper counts. The largest batch is found by running: memory grows linearly
 with the batch, so two small ones say where to look. Both convolutions have the same parameters and inputs, and where
-their outputs or gradients differ by more than rounding explains, no row is written.
+their outputs or gradients differ by more than rounding explains, no row is written. A case that one of the two has no
+memory for is measured with half the sequences, or, with one sequence, half the channels.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import gc
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,9 @@ BARE_LENGTHS = (256, 1024, 4096, 8192, 16384, 32768, 65536, 2**20)
 REPLAYS = 10
 FITS = 0.98  # of the batch that two smaller ones predict
 LESS = 0.93  # of one that did not fit
+KEPT_ON_GPU = 2**30  # elements of an output that stays there to be compared
+PIECE = 2**26  # elements that are compared at a time
+NARROWEST = 192  # channels that a case without memory for more is measured with
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,12 @@ class Case:
     def bare(self) -> bool:
         """A convolution alone."""
         return self.layer.startswith("fftconv")
+
+    def smaller(self) -> Case | None:
+        """Half the sequences or, of one sequence, half the channels; nothing if that would be too narrow."""
+        if self.batch > 1:
+            return replace(self, batch=self.batch // 2)
+        return replace(self, width=self.width // 2) if self.width >= 2 * NARROWEST else None
 
 
 def cases(*, layers: Sequence[str] = LAYERS, lengths: Sequence[int] = (), quick: bool = False) -> list[Case]:
@@ -156,6 +168,7 @@ def peak(call: Callable[[], Any], torch: Any) -> int:
 
 def largest_batch(case: Case, convolution: str, torch: Any) -> int:
     """The largest batch that a step runs with, within seven percent."""
+    from kernels_numba.launch import LaunchError
 
     def ran(batch: int) -> int:
         """Bytes that a step with this batch needs, inputs and all; 0 if it does not fit."""
@@ -164,7 +177,7 @@ def largest_batch(case: Case, convolution: str, torch: Any) -> int:
             torch.cuda.reset_peak_memory_stats()
             Layer(case, convolution, torch, batch=batch).step()
             torch.cuda.synchronize()
-        except torch.cuda.OutOfMemoryError:
+        except (torch.cuda.OutOfMemoryError, LaunchError):
             return 0
         return int(torch.cuda.max_memory_allocated())
 
@@ -208,9 +221,16 @@ def times_of(call: Callable[[], Any], torch: Any, nbytes: int) -> tuple[list[flo
 
 
 def differences(found: Sequence[Any], others: Sequence[Any], *, device: str) -> list[float]:
-    """Relative differences in L2, of every result."""
-    pairs = ([x.to(device).float() for x in both] for both in zip(found, others, strict=True))
-    return [((a - b).norm() / b.norm()).item() for a, b in pairs]
+    """Relative differences in L2, of every result; in pieces, and wherever each lies."""
+    out = []
+    for a, b in zip(found, others, strict=True):
+        apart = size = 0.0
+        for x, y in zip(a.flatten().split(PIECE), b.flatten().split(PIECE), strict=True):
+            x, y = x.to(device).float(), y.to(device).float()
+            apart += (x - y).double().square().sum().item()
+            size += y.double().square().sum().item()
+        out.append(math.sqrt(apart / size))
+    return out
 
 
 def measured(
@@ -220,11 +240,21 @@ def measured(
     from monarch.torch import forget_spectra
 
     rows: dict[str, dict[str, Any]] = {}
-    results: dict[str, list[Any]] = {}
+    results: list[Any] = []
     for convolution in CONVOLUTIONS:
         forget_spectra()  # and workspaces, which are counted
         layer = Layer(case, convolution, torch, device=device)
-        results[convolution] = [x.to("cpu" if case.length > 65536 else device) for x in layer.results()]
+        if not results:
+            kept = device if case.batch * case.width * case.length <= KEPT_ON_GPU else "cpu"
+            results = [x.to(kept) for x in layer.results()]
+        else:
+            found, limit = differences(results, layer.results(), device=device), bound(case)
+            results = []
+            if not max(found) <= limit:  # true for NaN as well
+                raise MeasurementError(
+                    f"{case}: output and gradients differ by {[f'{x:.2g}' for x in found]}, bound {limit:.2g}; "
+                    "no row is written"
+                )
         figures: dict[str, Any] = {"note": ""}
         for part, call in (("forward", layer.forward), ("step", layer.step)):
             layer.forget()
@@ -241,13 +271,6 @@ def measured(
         rows[convolution] = figures
         del layer, call
         torch.cuda.empty_cache()
-    found, limit = differences(*results.values(), device=device), bound(case)
-    results.clear()
-    if not max(found) <= limit:  # true for NaN as well
-        raise MeasurementError(
-            f"{case}: output and gradients differ by {[f'{x:.2g}' for x in found]}, bound {limit:.2g}; "
-            "no row is written"
-        )
     return [
         OperatorRow(
             layer=case.layer,
@@ -266,12 +289,33 @@ def measured(
     ]
 
 
+def what_fits(case: Case, torch: Any, stamp: tuple[str, str], *, batches: bool) -> list[OperatorRow]:
+    """The rows of a case, or of the largest smaller one that memory has room for."""
+    from kernels_numba.launch import LaunchError
+
+    tried: Case | None = case
+    while tried:
+        try:
+            return measured(tried, torch, stamp, batches=batches)
+        except (torch.cuda.OutOfMemoryError, LaunchError) as error:
+            reason = str(error).splitlines()[0]
+            if "memory" not in reason.lower():
+                raise
+        # Out here, what the failed case held can be freed: an error holds all that its functions did.
+        gc.collect()
+        torch.cuda.empty_cache()
+        render.note(f"{tried}: {reason}")
+        tried = tried.smaller()
+    raise MeasurementError(f"{case}: not even a smaller one fits")
+
+
 def run(
     todo: Sequence[Case], *, batches: bool = True, seconds: float = float("inf")
 ) -> Iterator[OperatorRow]:
     """All rows, as they are measured; no case is begun after so many ``seconds``.
 
-    A length that the kernels do not take is left out, and so is a case whose results differ; both are named.
+    A length that the kernels do not take is left out, and so are a case whose results differ and one without memory;
+    all are named.
 
     Raises:
         MeasurementError: PyTorch with CUDA is not there.
@@ -284,13 +328,12 @@ def run(
             render.note(f"{len(todo) - number + 1} cases were not begun")
             return
         try:
-            ours, other = measured(case, torch, stamp, batches=batches and not case.bare)
-        except (ValueError, torch.cuda.OutOfMemoryError) as error:
+            ours, other = what_fits(case, torch, stamp, batches=batches and not case.bare)
+        except ValueError as error:
             render.note(f"[{number}/{len(todo)}] {case}: left out: {str(error).splitlines()[0]}")
-            torch.cuda.empty_cache()
             continue
         render.note(
-            f"[{number}/{len(todo)}, {time.perf_counter() - started:.0f} s] {case.layer} B={case.batch} "
+            f"[{number}/{len(todo)}, {time.perf_counter() - started:.0f} s] {case.layer} B={ours.B} D={ours.D} "
             f"L={case.length}: forward {ours.forward_us:.0f} us ({other.forward_us / ours.forward_us:.2f}x), "
             f"step {ours.step_us:.0f} us ({other.step_us / ours.step_us:.2f}x), "
             f"{ours.forward_bytes / 2**20:.0f} MiB ({other.forward_bytes / ours.forward_bytes:.2f}x), "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache as cached
@@ -310,6 +311,14 @@ def free_bytes(index: int) -> int:
     return int(free) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
+def _free_caches() -> None:
+    """Ask libraries for the memory that they keep for arrays to come: the driver counts it as taken."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+
+
 class DeviceBuffer:
     """Device memory that holds a copy of a host array, freed with the object."""
 
@@ -318,7 +327,11 @@ class DeviceBuffer:
         self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         self.pointer = 0
         with current_device(self.where):
-            self.pointer = int(self._call("cuMemAlloc", max(self.nbytes, 1)))
+            try:
+                self.pointer = int(self._call("cuMemAlloc", max(self.nbytes, 1)))
+            except LaunchError:
+                _free_caches()
+                self.pointer = int(self._call("cuMemAlloc", max(self.nbytes, 1)))
 
     def _call(self, name: str, *args: Any) -> Any:
         from cuda.bindings import driver
