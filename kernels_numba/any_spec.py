@@ -103,6 +103,8 @@ class Spec:
     """Outputs are multiplied by their channel's scale."""
     sequences: str = ""
     """What sequences are stored in, if not in the type of the products: "fp32" (of complex ones, each part)."""
+    twice: bool = False
+    """The result is stored twice, under two gates."""
     warps: int = 4
     cached: tuple[int, ...] = ()
     """Factors that are read through the caches, not kept in shared memory, the largest; see `matrices`."""
@@ -136,6 +138,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        gates += "_twice" if self.twice else ""
         shape = "x".join(map(str, self.factors)) + ("" if self.packing == "pair" else f"_{self.packing}")
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         cached = "_cached" if self.cached else ""

@@ -73,6 +73,8 @@ class Spec:
     """Outputs are multiplied by their channel's scale."""
     sequences: str = ""
     """What sequences are stored in, if not in the type of the products: "fp32"."""
+    twice: bool = False
+    """The result is stored twice, under two gates."""
     warps: int = 8
     ring: int = 2
     tables_shared: bool = False
@@ -159,6 +161,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        gates += "_twice" if self.twice else ""
         shape = (
             f"{self.n1}x{self.n2}x{self.n3}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         )

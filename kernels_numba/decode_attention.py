@@ -35,7 +35,8 @@ from kernels_numba.attention_checks import (
     positive,
 )
 from kernels_numba.device import Device, device
-from kernels_numba.fftconv import HostCopyWarning, _aligned, _bits, _write
+from kernels_numba.fftconv import HostCopyWarning
+from kernels_numba.host_arrays import _aligned, _bits, _write
 from kernels_numba.splits import choose_splits
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES

@@ -40,6 +40,8 @@ class Spec:
     """Outputs are multiplied by their channel's scale."""
     sequences: str = ""
     """What sequences are stored in, if not in the type of the products: "fp32"."""
+    twice: bool = False
+    """The result is stored twice, under two gates."""
     ring: int = 4
     middle_shared: bool = True
     """The inverse middle twiddles are kept in shared memory, not read through the caches."""
@@ -113,6 +115,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        gates += "_twice" if self.twice else ""
         factors = f"{self.n1}x{self.n2}x{self.n3}x{self.n4}"
         shape = f"{factors}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")

@@ -31,7 +31,7 @@ import numpy as np
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import Device, device
 from kernels_numba.families import FLOAT_TYPES, family_of
-from kernels_numba.host_arrays import _aligned, _bits, _write
+from kernels_numba.host_arrays import _write
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import COMPLEX_TYPES, ELEMENT_TYPES, HALF_TYPES
@@ -188,10 +188,33 @@ class FFTConv:
             self._run_on_host(adapter, u, pregate, postgate, y)
             return y
         # The lowest address bits decide how wide an access may be.
-        key = (index, (at_u | at_pre | at_post | at_y) & 15, at_pre > 0, at_post > 0)
+        key = (index, (at_u | at_pre | at_post | at_y) & 15, at_pre > 0, at_post > 0, False)
         launch = self._launches.get(key) or self._launch(key)
         launch(adapter.stream(index), at_u, at_pre, at_post, at_y)
         return y
+
+    def twice(self, u: Any, first: Any, second: Any, *, pregate: Any = None) -> tuple[Any, Any]:
+        """One convolution under two output gates: what calls with ``postgate=first`` and ``=second`` return."""
+        adapter = adapter_of(u, "u")
+        index = adapter.index(u)
+        if index is None and device().is_gpu:
+            return self(u, pregate=pregate, postgate=first), self(u, pregate=pregate, postgate=second)
+        y, y2 = adapter.empty_like(u), adapter.empty_like(u)
+        given = {"u": u, "pregate": pregate, "postgate": first, "second": second, "out": y, "out2": y2}
+        at = {name: 0 if x is None else self._address(x, name, index) for name, x in given.items()}
+        if index is None:
+            self.run_cpu(u, pregate=pregate, postgate=first, out=y, second=(second, y2))
+            return y, y2
+        low_bits = 0
+        for address in at.values():
+            low_bits |= address & 15
+        key = (index, low_bits, pregate is not None, True, True)
+        launch = self._launches.get(key) or self._launch(key)
+        launch(
+            adapter.stream(index),
+            *(at[name] for name in ("u", "pregate", "postgate", "out", "second", "out2")),
+        )
+        return y, y2
 
     def _learn(self, u: Any) -> tuple[tuple, int]:
         """Check an input in full; how to check arrays like it quickly, and its address."""
@@ -236,7 +259,13 @@ class FFTConv:
         return describe.describe(self)
 
     def spec(
-        self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
+        self,
+        low_bits: int = 0,
+        *,
+        pregate: bool = False,
+        postgate: bool = False,
+        twice: bool = False,
+        where: Device | None = None,
     ) -> Any:
         """The kernel this convolution runs, on a device, for arrays whose addresses end in ``low_bits``."""
         limit = where.shared_bytes_per_block if where else None
@@ -251,6 +280,7 @@ class FFTConv:
             pregate=pregate,
             postgate=postgate,
             scaled=self.scaled,
+            twice=twice,
             **({"shared_limit": limit} if limit else {}),
             **({"marked": 1} if self.spectrum.marks else {}),
             **({"kept": self.spectrum.axes} if self.spectrum.axes else {}),
@@ -273,18 +303,20 @@ class FFTConv:
         """(grid, items per worker) with ``workers`` in a block: at most ``blocks`` blocks, work spread evenly."""
         return _grid(self.items, workers, blocks)
 
-    def _launch(self, key: tuple[int, int, bool, bool]) -> Callable[..., None]:
-        """The launch for a GPU, the low bits of the addresses, and the gates; made at first use."""
+    def _launch(self, key: tuple[int, int, bool, bool, bool]) -> Callable[..., None]:
+        """The launch for a GPU, the low bits of the addresses, the gates, and whether twice; made at first use."""
         if key in self._launches:
             return self._launches[key]
-        index, low_bits, pregate, postgate = key
-        spec = self.spec(low_bits, pregate=pregate, postgate=postgate, where=device(index))
+        index, low_bits, pregate, postgate, twice = key
+        spec = self.spec(low_bits, pregate=pregate, postgate=postgate, twice=twice, where=device(index))
         sizes = (self.items, self.pairs, *self._scalars)
         shared = _shared_launch(self.family, spec, sizes, self._operand_key(spec), index)
         words, scales = self.spectrum.on_device(index)
 
-        def run(stream: int, at_u: int, at_pre: int, at_post: int, at_y: int) -> None:
-            shared(stream, at_u, at_pre, at_post, at_y, words, scales)
+        def run(
+            stream: int, at_u: int, at_pre: int, at_post: int, at_y: int, at_post2: int = 0, at_y2: int = 0
+        ) -> None:
+            shared(stream, at_u, at_pre, at_post, at_y, at_post2, at_y2, words, scales)
 
         self._launches[key] = run
         return run
@@ -309,48 +341,31 @@ class FFTConv:
         there = [None if x is None else DeviceBuffer.of(x, index) for x in host]
         result = DeviceBuffer(index, self.shape, ELEMENT_TYPES[self.spectrum.dtype])
         at_u, at_pre, at_post = (0 if x is None else x.pointer for x in there)
-        launch = self._launch((index, 0, pregate is not None, postgate is not None))
+        launch = self._launch((index, 0, pregate is not None, postgate is not None, False))
         launch(0, at_u, at_pre, at_post, result.pointer)
         _write(out, adapter_of(out, "out"), result.host())
 
     def run_cpu(
-        self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS
+        self,
+        u: Any,
+        *,
+        pregate: Any = None,
+        postgate: Any = None,
+        out: Any = None,
+        second: tuple[Any, Any] | None = None,
+        blocks: int = CPU_BLOCKS,
     ) -> tuple[Any, Counters]:
-        """Run the kernel on the CPU body, on at most ``blocks`` blocks; returns y and what was counted."""
-        from kernels_numba.launch import vocabulary_of
-        from kernels_numba.tile.cpu_vocabularies import tile
-        from kernels_numba.tile.machine import POISON, Buffer, Machine
+        """Run the kernel on the CPU body, on at most ``blocks`` blocks; returns y and what was counted.
 
-        spec = self.spec(pregate=pregate is not None, postgate=postgate is not None)
-        machine = Machine()
-        kernel = self.family.build(tile(machine, spec.dtype, vocabulary_of(self.family, spec)), spec)
-        grid, per_worker = self.grid(self.family.workers(spec), blocks)
-        stored = ELEMENT_TYPES[self.spectrum.dtype]
-        poison = np.float32(np.nan) if self.spectrum.dtype in FLOAT_TYPES else POISON
-        result = _aligned(np.full(int(np.prod(self._scalars)), poison, poison.dtype))
-        constants = self.family.operands(*self._operand_key(spec))
-        spectrum, scales = self.spectrum.on_host()
-        buffers = [
-            Buffer("u", _bits(u)),
-            Buffer("pregate", _bits(pregate)),
-            Buffer("postgate", _bits(postgate)),
-            Buffer("spectrum", spectrum.reshape(-1)),
-            Buffer("scales", scales),
-            *(Buffer(name, words) for name, words in zip(("constants", "tables"), constants, strict=False)),
-            Buffer("y", result),
-        ]
-        counters = machine.run(
-            kernel,
-            grid,
-            spec.warps,
-            spec.shared_bytes // 4,
-            [*buffers, self.items, per_worker, self.pairs, *self._scalars],
-        )
-        values = result.view(stored).reshape(self.shape)
-        if out is None:
-            return values, counters
-        _write(out, adapter_of(out, "out"), values)
-        return out, counters
+        ``second``: another output gate, and where to put the result under it.
+        """
+        from kernels_numba.cpu_convolution import run
+
+        values, values2, counters = run(self, u, pregate, postgate, second[0] if second else None, blocks)
+        for target, found in ((out, values), *([(second[1], values2)] if second else [])):
+            if target is not None:
+                _write(target, adapter_of(target, "out"), found)
+        return values if out is None else out, counters
 
 
 def _grid(items: int, workers: int, blocks: int) -> tuple[int, int]:
@@ -374,11 +389,11 @@ def _shared_launch(
         items, family.workers(spec), (device(index).sm_count or 1) * loaded.blocks_per_sm
     )
     constants = _device_operands(family, key, index)
-    pointers = (*(c.pointer for c in constants), "y", items, per_worker, *scalars)
+    pointers = (*(c.pointer for c in constants), "y", "y2", items, per_worker, *scalars)
     run = loaded.launcher(
         grid,
-        ("u", "pregate", "postgate", "words", "scales", *pointers),
-        (*launch.POINTERS, "words", "scales"),
+        ("u", "pregate", "postgate", "second", "words", "scales", *pointers),
+        (*launch.POINTERS, "second", "y2", "words", "scales"),
     )
     run.constants = constants  # type: ignore[attr-defined]  # the launch knows only their addresses
     return run

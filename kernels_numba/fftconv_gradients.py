@@ -3,14 +3,14 @@
 With y = postgate * c, c = x conv k, x = u * pregate and e = dy * postgate (`reference.fftconv_gradients`), per channel:
 
     du          pregate * (e corr k)       the convolution's kernel with the filter's adjoint spectrum
-    dpregate    u * (e corr k)             the same once more, gated by u
+    dpregate    u * (e corr k)             the same correlation under another gate, in the same run
     dpostgate   dy * (x conv k)            the convolution, gated by dy
     dk          sum over the batch of x corr e      kernels of its own (`filter_sums.py`)
 
-so each needed array costs one run of the convolution, and dk about as much. Gradients of sequences have their type and
-are within ``reference.fftconv_bound``; dk is float32, within ``reference.filter_gradient_bound``. For fp32 sequences
-all is fp32, within ``reference.fft32_bound`` and ``reference.filter_gradient32_bound``. Every sum has a fixed order:
-two calls on one kind of GPU give the same bits.
+so du and dpregate cost one run of the convolution together, dpostgate another, and dk about as much. Gradients of
+sequences have their type and are within ``reference.fftconv_bound``; dk is float32, within
+``reference.filter_gradient_bound``. For fp32 sequences all is fp32, within ``reference.fft32_bound`` and
+``reference.filter_gradient32_bound``. Every sum has a fixed order: two calls on one kind of GPU give the same bits.
 
 Loss scaling in fp16: transforms of dy are unitary, so dy may be as large as `fftconv` lets u be (2000 at N = 1024), and
 what is smaller than 6e-5 loses bits as all subnormal fp16 numbers do. conj(Z) W is formed from halves and summed in
@@ -71,7 +71,7 @@ def fftconv_gradients(
         plan: of the transforms; by default the fastest. That of the filter's gradient may be another one.
         products: as in `fftconv`.
         taps: K, if ``k`` is a spectrum; by default those it was made from.
-        needs: which gradients are wanted; each costs about one convolution.
+        needs: which gradients are wanted; each costs about one convolution, u and pregate one together.
 
     Returns:
         The gradients in u and the gates, arrays of their kind; that in k float32 [H, K] or [K], summed over all that
@@ -208,10 +208,14 @@ class _Run:
         found: dict[str, Any] = dict.fromkeys(NEEDS)
         if self.gradient is not None:
             found["k"] = self._filter(u, dy, pregate, postgate, adapter, index)
-        if "u" in self.wanted:
+        of_u, of_pregate = "u" in self.wanted, "pregate" in self.wanted and pregate is not None
+        if of_u and of_pregate:
+            assert self.correlate is not None
+            found["u"], found["pregate"] = self.correlate.twice(dy, pregate, u, pregate=postgate)
+        elif of_u:
             assert self.correlate is not None
             found["u"] = self.correlate(dy, pregate=postgate, postgate=pregate)
-        if "pregate" in self.wanted and pregate is not None:
+        elif of_pregate:
             assert self.correlate is not None
             found["pregate"] = self.correlate(dy, pregate=postgate, postgate=u)
         if "postgate" in self.wanted and postgate is not None:

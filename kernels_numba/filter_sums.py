@@ -163,7 +163,7 @@ class FilterGradient:
         ``workers`` is how many warps (order 2) or blocks (order 3) share the work; ``way`` which way back to
         taps is gone (`gradient_jobs`), by default that of a GPU with 227 KiB of shared memory a block.
         """
-        from kernels_numba.fftconv import _aligned, _bits
+        from kernels_numba.host_arrays import _aligned, _bits
         from kernels_numba.launch import vocabulary_of
         from kernels_numba.tile.cpu_vocabularies import tile
         from kernels_numba.tile.machine import Buffer, Machine

@@ -223,6 +223,8 @@ class Spec:
     ahead: bool = False
     mirrored: bool = False
     """The spectrum is that of real data, two numbers a point (half-length packing)."""
+    twice: bool = False
+    """The result is stored twice, under two gates."""
     dtype: str = "fp32"
 
     @property
@@ -249,6 +251,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        gates += "_twice" if self.twice else ""
         packing = ("_half" if self.mirrored else "_complex") + "_wide" * self.wide if self.half else ""
         guard = "_guarded" if self.guarded else ""
         rows = f"_in{self.rows_in}_out{self.rows_out}" + ("_ahead" if self.ahead else "")
@@ -264,6 +267,7 @@ def make_spec(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
+    twice: bool = False,
     shared_limit: int = LARGEST_SHARED_BYTES,
 ) -> Spec:
     """The kernel for a plan. ``halves``: elements that may be accessed at once. Nothing depends on ``shared_limit``.
@@ -281,7 +285,9 @@ def make_spec(
         guarded = signal < plan.n or wanted < plan.n
     rows_in, rows_out = -(-signal // step), -(-wanted // step)
     wide, ahead = half and halves > 1, shape.points >= AHEAD_POINTS
-    return Spec(plan.factors, rows_in, rows_out, half, guarded, pregate, postgate, wide, ahead, mirrored)
+    return Spec(
+        plan.factors, rows_in, rows_out, half, guarded, pregate, postgate, wide, ahead, mirrored, twice
+    )
 
 
 @lru_cache(maxsize=64)

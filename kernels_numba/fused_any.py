@@ -41,7 +41,7 @@ def build(tile: Any, spec: Spec) -> Any:
     """
     order, warps, single, half = len(spec.factors), spec.warps, spec.single, spec.half
     guarded, halves, complex_data = spec.guarded, spec.halves, spec.packing == "complex"
-    gated_in, gated_out, scaled = spec.pregate, spec.postgate, spec.scaled
+    gated_in, gated_out, twice, scaled = spec.pregate, spec.postgate, spec.twice, spec.scaled
     unit, sequences = (2, 1) if single else (1, 2)
     last, row_stride = spec.factors[-1], spec.layout.strides[-2]
     per_row, strides, steps = last // 16, spec.layout.strides, spec.layout.steps
@@ -159,8 +159,8 @@ def build(tile: Any, spec: Spec) -> Any:
     q = steps[0]
 
     def kernel(
-        u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
-    ):
+        u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
+    ):  # fmt: skip
         index = small(lane())
         w = small(warp())
         g = small(index >> 2)
@@ -188,8 +188,8 @@ def build(tile: Any, spec: Spec) -> Any:
         rows_lane = small(row * row_stride + 4 * t)
         rows_table = small(table2 + row * last + 4 * t)
 
-        first = small(block() * per_block)
-        end_item = small(min(first + per_block, items))
+        first = small(block() * each)
+        end_item = small(min(first + each, items))
         h = small(divide(first, pairs))
         p = small(first - h * pairs)
         other_sequence = int64(channels) * length
@@ -247,12 +247,19 @@ def build(tile: Any, spec: Spec) -> Any:
                         if gated_out and complex_data:
                             out = gate_out_complex(z1, v)
                         else:
-                            out = pack_out(in_order(z1))
-                            if gated_out:
-                                out = gate_out(out, v)
+                            packed = pack_out(in_order(z1))
+                            out = gate_out(packed, v) if gated_out else packed
                         store(y, base, length, e, e, e, e, out)
                         if not single:
                             store_second(y, base + other_sequence, second, e, e, e, e, out)
+                        if twice:
+                            v = load_gate(post2, base, length, e, e, e, e)
+                            if not single:
+                                v = join(v, load_gate(post2, base + other_sequence, second, e, e, e, e))
+                            out = gate_out_complex(z1, v) if complex_data else gate_out(packed, v)
+                            store(out2, base, length, e, e, e, e, out)
+                            if not single:
+                                store_second(out2, base + other_sequence, second, e, e, e, e, out)
                         e = small(e + unit * q * (8 * chunk_out))
                         turn = small(turn + 1)
                 if more:
@@ -404,7 +411,7 @@ def build(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
-SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
+SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
 

@@ -44,13 +44,13 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
     Arguments of the kernel: as `fused_warp.build`, with the outer twiddles ``tables`` after the constants. Items are
-    dealt to blocks in turn, at most ``per_block`` each, so that all blocks are at the same few channels at a time and
+    dealt to blocks in turn, at most ``each`` each, so that all blocks are at the same few channels at a time and
     their spectra stay in L2. With ``spec.windows`` sequences are windows of one row for each channel, which
     begin ``channels`` samples apart and give as many outputs; rows have ``length`` samples (see `windows.py`).
     """
     n1, n2, n3, q, n = spec.n1, spec.n2, spec.n3, spec.q, spec.n
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
-    gated_in, gated_out, in_shared = spec.pregate, spec.postgate, spec.tables_shared
+    gated_in, gated_out, twice, in_shared = spec.pregate, spec.postgate, spec.twice, spec.tables_shared
     gates_after = gated_in and spec.gates_after
     half, unit = spec.half, spec.unit
     windows, ahead = spec.windows, spec.ahead and not (half or spec.marked)
@@ -126,8 +126,8 @@ def build(tile: Any, spec: Spec) -> Any:
     load_scale = tile.load_float
 
     def kernel(
-        u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
-    ):
+        u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
+    ):  # fmt: skip
         index, w = small(lane()), small(warp())
         g, t, c = small(index >> 2), small(index & 3), small(4 * index)
         r = w
@@ -176,7 +176,7 @@ def build(tile: Any, spec: Spec) -> Any:
         to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
         to3 = small(copy_to + (((copy_column >> 3) ^ swap ^ 3) << 3))
 
-        first, blocks = small(block()), small(divide(items + per_block - 1, per_block))
+        first, blocks = small(block()), small(divide(items + each - 1, each))
         next_h = small(divide(blocks, pairs))  # from one item of a block to the next
         next_p = small(blocks - next_h * pairs)
         my_strip = small(w * my_strips)
@@ -245,11 +245,9 @@ def build(tile: Any, spec: Spec) -> Any:
                     copy_strip = small(copy_strip + 1)
                     if copy_strip == end_strip:
                         copy_strip = my_strip
-                        copy_h = small(copy_h + next_h)
-                        copy_p = small(copy_p + next_p)
+                        copy_h, copy_p = small(copy_h + next_h), small(copy_p + next_p)
                         if copy_p >= pairs:
-                            copy_h = small(copy_h + 1)
-                            copy_p = small(copy_p - pairs)
+                            copy_h, copy_p = small(copy_h + 1), small(copy_p - pairs)
                         copy_base = sequences * int64(copy_p) * other_sequence + int64(copy_h) * length
                 commit()
                 if turn >= 0:
@@ -376,8 +374,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     uneven = multiply_inner(y3, load_inner(tables, table1, 128))
                 both = join(even, uneven)
                 row_at = small(pair * es2 + (pair & 3) * shift2)
-                up_at = small(row_at + up)
-                down_at = small(row_at + down)
+                up_at, down_at = small(row_at + up), small(row_at + down)
                 warp_sync()
                 put_second(
                     up_at + plus, up_at + minus, down_at + plus, down_at + minus, join(low(both), high(both))
@@ -396,8 +393,7 @@ def build(tile: Any, spec: Spec) -> Any:
             strip = my_strip
             while strip < end_strip:
                 o = small(strip * (32 * unit))
-                o_up = small(out_up + o)
-                o_down = small(out_down + o)
+                o_up, o_down = small(out_up + o), small(out_down + o)
                 if gated_out:
                     gate1 = gather_gate(post, base, limit0, o_up, o_down, o, o)
                     gate2 = gather_gate(post, other, limit, o_up, o_down, o, o)
@@ -407,26 +403,30 @@ def build(tile: Any, spec: Spec) -> Any:
                 if scaled:
                     y4 = scale(y4, s)
                 z4 = pack_out(weave(y4)) if half else pack_out(y4)
-                if gated_out:
-                    z4 = gate_out(z4, join(gate1, gate2))
-                store_real(y, base, limit0, o_up, o_down, o, o, z4)
-                store_imaginary(y, other, limit, o_up, o_down, o, o, z4)
+                if twice:
+                    gate3 = gather_gate(post2, base, limit0, o_up, o_down, o, o)
+                    gate4 = gather_gate(post2, other, limit, o_up, o_down, o, o)
+                out = gate_out(z4, join(gate1, gate2)) if gated_out else z4
+                store_real(y, base, limit0, o_up, o_down, o, o, out)
+                store_imaginary(y, other, limit, o_up, o_down, o, o, out)
+                if twice:
+                    out = gate_out(z4, join(gate3, gate4))
+                    store_real(out2, base, limit0, o_up, o_down, o, o, out)
+                    store_imaginary(out2, other, limit, o_up, o_down, o, o, out)
                 strip = small(strip + 1)
             if not in_shared:
                 table = load_table(tables, my_strip * (32 * rows) + c, 128)
             barrier()
-            h = small(h + next_h)
-            p = small(p + next_p)
+            h, p = small(h + next_h), small(p + next_p)
             if p >= pairs:
-                h = small(h + 1)
-                p = small(p - pairs)
+                h, p = small(h + 1), small(p - pairs)
             base = sequences * int64(p) * other_sequence + int64(h) * length
             item = small(item + blocks)
 
     return kernel
 
 
-SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
+SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
 

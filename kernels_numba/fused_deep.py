@@ -36,7 +36,7 @@ def build(tile: Any, spec: Spec) -> Any:
     n1, n2, n3, n4, n, q = spec.n1, spec.n2, spec.n3, spec.n4, spec.n, spec.q
     points = spec.inner
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
-    gated_in, gated_out, half, unit = spec.pregate, spec.postgate, spec.half, spec.unit
+    gated_in, gated_out, twice, half, unit = spec.pregate, spec.postgate, spec.twice, spec.half, spec.unit
     shares, strips, per_k1 = spec.shares, spec.strips, n2 // 2
     log_strips = strips.bit_length() - 1
     share_words = n1 * n4  # of the outer twiddles, for one n3
@@ -113,8 +113,8 @@ def build(tile: Any, spec: Spec) -> Any:
     gather_gate = tile.gather(pieces.output_pieces(spec, 0), kept, halves, guarded=guarded)
 
     def kernel(
-        u, pre, post, spectrum, scales, words, tables, y, items, per_block, pairs, batch, channels, length
-    ):
+        u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
+    ):  # fmt: skip
         index, w = small(lane()), small(warp())
         g, t, c = small(index >> 2), small(index & 3), small(4 * index)
         r = w
@@ -169,11 +169,9 @@ def build(tile: Any, spec: Spec) -> Any:
         to2 = small(copy_to + (((copy_column >> 3) ^ swap ^ 2) << 3))
         to3 = small(copy_to + (((copy_column >> 3) ^ swap ^ 3) << 3))
 
-        first, blocks = small(block()), small(divide(items + per_block - 1, per_block))
-        h = small(divide(first, pairs))
-        next_h = small(divide(blocks, pairs))  # from one item of a block to the next
-        next_p = small(blocks - next_h * pairs)
-        p = small(first - h * pairs)
+        first, blocks = small(block()), small(divide(items + each - 1, each))
+        h, next_h = small(divide(first, pairs)), small(divide(blocks, pairs))  # next: from an item to another
+        p, next_p = small(first - h * pairs), small(blocks - next_h * pairs)
         other_sequence = int64(channels) * length
         # Copies run `ring` strips ahead of the work: turn i of all strips of all items of this warp.
         turns = small(divide(items - first + blocks - 1, blocks) * (shares * strips))
@@ -228,11 +226,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         copy_strip = small(copy_strip + 1)
                         if copy_strip == shares * strips:
                             copy_strip = small(0)
-                            copy_h = small(copy_h + next_h)
-                            copy_p = small(copy_p + next_p)
+                            copy_h, copy_p = small(copy_h + next_h), small(copy_p + next_p)
                             if copy_p >= pairs:
-                                copy_h = small(copy_h + 1)
-                                copy_p = small(copy_p - pairs)
+                                copy_h, copy_p = small(copy_h + 1), small(copy_p - pairs)
                             copy_base = (sequences * int64(copy_p) * channels + copy_h) * length
                     commit()
                     if turn >= 0:
@@ -407,27 +403,31 @@ def build(tile: Any, spec: Spec) -> Any:
                     if scaled:
                         y5 = scale(y5, s)
                     z5 = pack_out(weave(y5)) if half else pack_out(y5)
-                    if gated_out:
-                        z5 = gate_out(z5, join(gate1, gate2))
-                    store_real(y, base, length, o, o, o, o, z5)
-                    store_imaginary(y, other_base, limit, o, o, o, o, z5)
+                    if twice:
+                        gate3 = gather_gate(post2, base, length, o, o, o, o)
+                        gate4 = gather_gate(post2, other_base, limit, o, o, o, o)
+                    out = gate_out(z5, join(gate1, gate2)) if gated_out else z5
+                    store_real(y, base, length, o, o, o, o, out)
+                    store_imaginary(y, other_base, limit, o, o, o, o, out)
+                    if twice:
+                        out = gate_out(z5, join(gate3, gate4))
+                        store_real(out2, base, length, o, o, o, o, out)
+                        store_imaginary(out2, other_base, limit, o, o, o, o, out)
                     strip = small(strip + 1)
                 share = small(share + 1)
             if early:
                 next_t1 = load_outer(tables, w * share_words + c, 128)
             barrier()
-            h = small(h + next_h)
-            p = small(p + next_p)
+            h, p = small(h + next_h), small(p + next_p)
             if p >= pairs:
-                h = small(h + 1)
-                p = small(p - pairs)
+                h, p = small(h + 1), small(p - pairs)
             base = (sequences * int64(p) * channels + h) * length
             item = small(item + blocks)
 
     return kernel
 
 
-SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
+SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
 

@@ -39,6 +39,7 @@ def build(tile: Any, spec: Spec) -> Any:
     """
     shape, stages = spec.shape, spec.shape.stages
     half, gated_in, gated_out, ahead = spec.half, spec.pregate, spec.postgate, spec.ahead
+    twice = spec.twice
     with_mirrors = spec.mirrored
     threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
     first, last = stages[0], stages[-1]
@@ -92,8 +93,8 @@ def build(tile: Any, spec: Spec) -> Any:
     shift, factor, _ = shape.padding
 
     def kernel(
-        u, pre, post, spectrum, scales, tables, mirrors, y, items, per_worker, pairs, batch, channels, length
-    ):
+        u, pre, post, post2, spectrum, scales, tables, mirrors, y, out2, items, each, pairs, batch, channels, length
+    ):  # fmt: skip
         index = small(32 * warp() + lane())
         slot = small(divide(index, threads))
         j = small(index - slot * threads)
@@ -118,7 +119,7 @@ def build(tile: Any, spec: Spec) -> Any:
             starts = load_mirrors(mirrors, j, threads)
 
         # Workers without an item do the first one again, and store nothing.
-        item = small((block() * together + slot) * per_worker)
+        item = small((block() * together + slot) * each)
         turn = small(0)
         other_sequence = int64(channels) * length
         sample = small(unit * j)
@@ -134,7 +135,7 @@ def build(tile: Any, spec: Spec) -> Any:
             if not half:
                 copy(u, start + other_sequence, second, sample, at1 + 1)
             commit()
-        while turn < per_worker:
+        while turn < each:
             if ahead:
                 wait()  # for the lane's own copies: no other lane reads them
                 z = get_input(at1)
@@ -193,20 +194,29 @@ def build(tile: Any, spec: Spec) -> Any:
             next_limit = small(length * there)
             next_second = small(next_limit * (2 * p + 1 < batch))
             if ahead:  # the lane's places are free now: the next input comes while it works on
-                if turn < per_worker:
+                if turn < each:
                     copy(u, next_start, next_limit, sample, at1)
                     if not half:
                         copy(u, next_start + other_sequence, next_second, sample, at1 + 1)
                 commit()
-            out = dft1i(turn1i(x, tables, 4 * m1))
+            found = dft1i(turn1i(x, tables, 4 * m1))
+            out = found
             if gated_out:
                 v = load_post(post, start, limit, sample)
                 if not half:
                     v = join(v, load_post(post, start + other_sequence, second, sample))
-                out = gate_out(out, v)
+                out = gate_out(found, v)
             store_first(y, start, limit, sample, out)
             if not half:
                 store_second(y, start + other_sequence, second, sample, out)
+            if twice:
+                v = load_post(post2, start, limit, sample)
+                if not half:
+                    v = join(v, load_post(post2, start + other_sequence, second, sample))
+                out = gate_out(found, v)
+                store_first(out2, start, limit, sample, out)
+                if not half:
+                    store_second(out2, start + other_sequence, second, sample, out)
             start = next_start
             limit = next_limit
             second = next_second
@@ -280,7 +290,7 @@ def mirror_places(shape: Shape) -> Any:
 
 
 VOCABULARY = "float"
-SIGNATURE = ("FLOATS",) * 6 + ("WORDS", "FLOATS") + ("INT",) * 6
+SIGNATURE = ("FLOATS",) * 7 + ("WORDS", "FLOATS", "FLOATS") + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
 

@@ -29,11 +29,12 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
     Arguments of the kernel: as `fused_warp.build`, with the twiddles ``tables`` after the constants; items are dealt to
-    teams, ``per_team`` each.
+    teams, ``each`` each.
     """
     n1, n2, n = spec.n1, spec.n2, spec.n
     teams, halves, guarded, ring = spec.teams, spec.halves, spec.guarded, spec.ring
-    gated_in, gated_out, in_shared, scaled = spec.pregate, spec.postgate, spec.tables_shared, spec.scaled
+    gated_in, gated_out, twice = spec.pregate, spec.postgate, spec.twice
+    in_shared, scaled = spec.tables_shared, spec.scaled
     warps, keep = spec.warps, spec.keep
     exchange_column = n1 // 8 * CORE_WORDS
     packed = n2 // 4  # registers of the real parts of a warp's 16 rows, packed
@@ -115,8 +116,8 @@ def build(tile: Any, spec: Spec) -> Any:
     gather_gate = tile.gather(_output_pieces(spec, 0), kept, wide, guarded=guarded)
 
     def kernel(
-        u, pre, post, spectrum, scales, words, tables, y, items, per_team, pairs, batch, channels, length
-    ):
+        u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
+    ):  # fmt: skip
         index = small(lane())
         w = small(warp())
         c = small(4 * index)
@@ -159,8 +160,8 @@ def build(tile: Any, spec: Spec) -> Any:
         my_line = small((w * 32 + index) * 32 & (n - 1))
 
         # Teams take turns, so that they share a channel's spectrum in the caches.
-        first = small(block() * teams * per_team + team)
-        last = small(min(block() * teams * per_team + teams * per_team, items))
+        first = small(block() * teams * each + team)
+        last = small(min(block() * teams * each + teams * each, items))
         if first < last:
             h = small(divide(first, pairs))
             p = small(first - h * pairs)
@@ -231,12 +232,23 @@ def build(tile: Any, spec: Spec) -> Any:
                 if gated_out:
                     gate1 = gather_gate(post, base, length, up + left, up + right, down + left, down + right)
                     gate2 = gather_gate(post, other, limit, up + left, up + right, down + left, down + right)
+                    if twice:
+                        gate3 = gather_gate(
+                            post2, base, length, up + left, up + right, down + left, down + right
+                        )
+                        gate4 = gather_gate(
+                            post2, other, limit, up + left, up + right, down + left, down + right
+                        )
+                        y6 = gate_out(y5, join(gate3, gate4))
                     y5 = gate_out(y5, join(gate1, gate2))
                 # The next pair has arrived by now; after the stores the fence would wait for them too.
                 wait_all()
                 fence()
                 store_real(y, base, length, up + left, up + right, down + left, down + right, y5)
                 store_imaginary(y, other, limit, up + left, up + right, down + left, down + right, y5)
+                if twice:
+                    store_real(out2, base, length, up + left, up + right, down + left, down + right, y6)
+                    store_imaginary(out2, other, limit, up + left, up + right, down + left, down + right, y6)
                 item = small(item + teams)
                 if (keep or scaled) and next_h != h and item < last:
                     if keep:
@@ -302,7 +314,7 @@ def _output_pieces(spec: Spec, first_register: int) -> Any:
     return tuple(pieces)
 
 
-SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "WORDS", "HALVES") + ("INT",) * 6
+SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
 

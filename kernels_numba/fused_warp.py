@@ -32,6 +32,7 @@ from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 from kernels_numba.warp_operands import kept_axes, operand_key, operands
 from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
+from kernels_numba.warp_pieces import copy_pieces, output_pieces
 from monarch import Plan
 
 FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
@@ -63,6 +64,8 @@ class Spec:
     """Outputs are multiplied by their channel's scale."""
     sequences: str = ""
     """What sequences are stored in, if not in the type of the products: "fp32"."""
+    twice: bool = False
+    """The result is stored twice, under two gates."""
     warps: int = 4
     kept: tuple[int, ...] = ()
     """Of each axis, frequencies that are transformed to and from, if the spectrum is zero at others."""
@@ -86,6 +89,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        gates += "_twice" if self.twice else ""
         shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         guard += f"_kept{self.kept1}x{self.kept2}" if self.kept else ""
@@ -110,8 +114,8 @@ class Spec:
 
     @property
     def warp_words(self) -> int:
-        """Two buffers, and the output gate of the pair at work."""
-        return 2 * self.stage_words + (2 * self.output_words if self.postgate else 0)
+        """Two buffers, and the output gates of the pair at work."""
+        return 2 * self.stage_words + 2 * self.output_words * (int(self.postgate) + int(self.twice))
 
     @property
     def shared_bytes(self) -> int:
@@ -128,6 +132,7 @@ def make_spec(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
+    twice: bool = False,
     shared_limit: int = LARGEST_SHARED_BYTES,
     warps: int = 4,
     kept: tuple[int, ...] = (),
@@ -144,7 +149,9 @@ def make_spec(
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    spec = Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, "", warps, kept)
+    spec = Spec(
+        n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, "", twice, warps, kept
+    )
     while spec.shared_bytes > shared_limit and spec.warps > 1:
         spec = replace(spec, warps=spec.warps // 2)
     return spec
@@ -171,13 +178,8 @@ def build(tile: Any, spec: Spec) -> Any:
     packed, packed_bins = kept1 * n2 // 64, kept1 * kept2 // 64
     read = spec.rows_in * n2 // 64
     kept = spec.rows_out * n2 // 64
-    warps, halves, guarded, gated_in, gated_out = (
-        spec.warps,
-        spec.halves,
-        spec.guarded,
-        spec.pregate,
-        spec.postgate,
-    )
+    warps, halves, guarded = spec.warps, spec.halves, spec.guarded
+    gated_in, gated_out, twice = spec.pregate, spec.postgate, spec.twice
     log_columns = n2.bit_length() - 1
     column_mask = n2 - 1
     row_words = n2 // 2
@@ -199,6 +201,7 @@ def build(tile: Any, spec: Spec) -> Any:
     copy_rows = tile.copy_pieces(copy_pieces(spec, swizzle), halves, guarded=guarded)
     pre_at = 4 * spec.sequence_words
     gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
+    second_gate = 2 * gate_words
     bins, unguarded = kept1 * kept2, not guarded
 
     lane, warp, block, divide, small, int64 = (
@@ -241,16 +244,18 @@ def build(tile: Any, spec: Spec) -> Any:
     # The mirrored columns run backwards: their halves swap while rounding, their registers are stored
     # backwards.
     pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))
-    real, imaginary = _output_pieces(spec, 0, n2), _output_pieces(spec, kept, n2)
+    real, imaginary = output_pieces(spec, 0, n2), output_pieces(spec, kept, n2)
     store_real = tile.store_pieces(real, min(halves, 2 * chunk), guarded=guarded)
     store_imaginary = tile.store_pieces(imaginary, min(halves, 2 * chunk), guarded=guarded)
     load_gate = tile.load_pieces(
-        _output_pieces(spec, 0, row_words)
-        + tuple((o, c + spec.output_words, r) for o, c, r in _output_pieces(spec, kept, row_words)),
+        output_pieces(spec, 0, row_words)
+        + tuple((o, c + spec.output_words, r) for o, c, r in output_pieces(spec, kept, row_words)),
         2 * kept,
     )
 
-    def kernel(u, pre, post, spectrum, scales, words, y, items, per_warp, pairs, batch, channels, length):
+    def kernel(
+        u, pre, post, post2, spectrum, scales, words, y, out2, items, per_warp, pairs, batch, channels, length
+    ):
         index = small(lane())
         w = small(warp())
         g = small(index >> 2)
@@ -314,12 +319,11 @@ def build(tile: Any, spec: Spec) -> Any:
                                 col = small(e & column_mask)
                                 to = small(gate + q * gate_words + row * row_words)
                                 to = small(to + (((col >> 3) ^ ((row & gate_mask) >> gate_shift)) << 2))
-                                copy(
-                                    2 * to + (col & 7),
-                                    post,
-                                    base + q * other_sequence + e,
-                                    (e < end) | unguarded,
-                                )
+                                to = small(2 * to + (col & 7))
+                                source = base + q * other_sequence + e
+                                copy(to, post, source, (e < end) | unguarded)
+                                if twice:
+                                    copy(to + 2 * second_gate, post2, source, (e < end) | unguarded)
                     commit()
                 if item + 1 < last:
                     buffer = small(2 * (mine + ((item + 1) & 1) * stage_words))
@@ -369,6 +373,14 @@ def build(tile: Any, spec: Spec) -> Any:
                         z5 = gate_out(z4, load_gate(left_up, right_up, left_down, right_down))
                         store_real(y, base, length, up + left, up + right, left - up, right - up, z5)
                         store_imaginary(y, other, limit, up + left, up + right, left - up, right - up, z5)
+                        if twice:
+                            u0, u1 = small(left_up + second_gate), small(right_up + second_gate)
+                            d0, d1 = small(left_down + second_gate), small(right_down + second_gate)
+                            z5 = gate_out(z4, load_gate(u0, u1, d0, d1))
+                            store_real(out2, base, length, up + left, up + right, left - up, right - up, z5)
+                            store_imaginary(
+                                out2, other, limit, up + left, up + right, left - up, right - up, z5
+                            )
                     else:
                         store_real(y, base, length, up + left, up + right, left - up, right - up, z4)
                         store_imaginary(y, other, limit, up + left, up + right, left - up, right - up, z4)
@@ -388,40 +400,7 @@ def build(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
-def copy_pieces(spec: Any, swizzle: int) -> Any:
-    """A warp's copies of one sequence: each brings 32 times ``halves`` elements, so some rows.
-
-    Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.
-    """
-    step = 32 * spec.halves
-    count = spec.rows_in * spec.n2 // step
-    return tuple(
-        (int(swizzle and (i * step // spec.n2) & swizzle) // 2, i * step, i * step) for i in range(count)
-    )
-
-
-def _output_pieces(spec: Spec, first_register: int, row_stride: int) -> Any:
-    """Where a lane's outputs lie: (which lane offset, constant, registers).
-
-    The lane offsets are 0 and 1 for rows upwards, left and right, and 2 and 3 for the mirrored rows.
-
-    ``row_stride`` is the distance of two rows: n2 elements in memory, n2 / 2 words in shared memory.
-    """
-    column_tiles, chunk = spec.n2 // 8, spec.n2 // 16
-    half = spec.n1 // 16
-    pieces = []
-    for group in range(spec.rows_out // 8):
-        mirror = group >= half
-        row = spec.n1 - 1 - 8 * (group - half) if mirror else 8 * group
-        start = first_register + group * column_tiles
-        pieces.append((2 * mirror, row * row_stride, tuple(start + j for j in range(chunk))))
-        pieces.append(
-            (2 * mirror + 1, row * row_stride, tuple(start + column_tiles - 1 - j for j in range(chunk)))
-        )
-    return tuple(pieces)
-
-
-SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "WORDS", "HALVES") + ("INT",) * 6
+SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 
 

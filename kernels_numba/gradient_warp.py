@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
-from kernels_numba.fused_warp import FACTORS, HALVES_PER_COPY, copy_pieces
+from kernels_numba.fused_warp import FACTORS, HALVES_PER_COPY
 from kernels_numba.operands import columns_to_a, factor_scale
 from kernels_numba.tile import layout
 from kernels_numba.warp_operands import _maps, constants
+from kernels_numba.warp_pieces import copy_pieces
 from monarch import Plan
 
 PACKINGS = {"pair": FACTORS}
@@ -214,7 +215,7 @@ def build(tile: Any, spec: Spec) -> Any:
         my_sums = small(mine + 2 * stage_words + c)
         column = small(g * chunk)
         read_at = small(mine + t * row_words + (((column >> 2) ^ (t & swizzle)) << 2) + (column & 3))
-        # Where this lane's copies come from and go to; see `fused_warp.copy_pieces`.
+        # Where this lane's copies come from and go to; see `warp_pieces.copy_pieces`.
         copy_from = small(index * halves)
         copy_column = small(copy_from & column_mask)
         copy_row = small(copy_from >> log_columns)

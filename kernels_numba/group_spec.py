@@ -45,6 +45,8 @@ class Spec:
     scaled: bool = False
     sequences: str = ""
     """What sequences are stored in, if not in the type of the products: "fp32"."""
+    twice: bool = False
+    """The result is stored twice, under two gates."""
     teams: int = 3
     ring: int = 2
     tables_shared: bool = True
@@ -64,6 +66,7 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        gates += "_twice" if self.twice else ""
         shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
         guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
         return (

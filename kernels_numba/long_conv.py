@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import Device, device
-from kernels_numba.fftconv import CPU_BLOCKS, MAX_ITEMS, FFTConv, _aligned, _bits, _device_operands, _write
+from kernels_numba.fftconv import CPU_BLOCKS, MAX_ITEMS, FFTConv, _device_operands
+from kernels_numba.host_arrays import _aligned, _bits, _write
 from kernels_numba.long_groups import SHARE_OF_L2, WORKSPACE, Group, extra_us, grouping, what_fits
 from kernels_numba.long_launch import OuterSpec, Stages, inner_scalars, outer_grid, outer_module
 from kernels_numba.long_plans import Split, split_of
@@ -134,12 +135,12 @@ class LongFFTConv(FFTConv):
         """Where each of the three kernels is made."""
         return outer_module(specs[0]), self.split.family, outer_module(specs[2])
 
-    def _launch(self, key: tuple[int, int, bool, bool]) -> Callable[..., None]:
+    def _launch(self, key: tuple[int, int, bool, bool, bool]) -> Callable[..., None]:
         """All launches of a call, for a GPU, the low bits of the addresses, and the gates."""
         if key in self._launches:
             return self._launches[key]
         index = key[0]
-        stages = Stages(self, key, _device_operands)
+        stages = Stages(self, key[:4], _device_operands)
         if index not in self._workspaces:
             self._workspaces[index] = self._allocate(index)
         rooms = self._workspaces[index]
@@ -149,6 +150,10 @@ class LongFFTConv(FFTConv):
 
         self._launches[key] = run
         return run
+
+    def twice(self, u: Any, first: Any, second: Any, *, pregate: Any = None) -> tuple[Any, Any]:
+        """As :meth:`FFTConv.twice`, in two runs."""
+        return self(u, pregate=pregate, postgate=first), self(u, pregate=pregate, postgate=second)
 
     def _allocate(self, index: int) -> Workspaces:
         """The workspace on a GPU, and a second one for a stream that a graph is captured on if both fit."""
@@ -218,7 +223,7 @@ class LongFFTConv(FFTConv):
             tables = [Buffer(name, x) for name, x in zip(("constants", "tables"), found, strict=False)]
             arguments, count = (
                 ([buffers["u"], buffers["pregate"], *tables, z, *scalars], grids[0]),
-                ([z, none, none, spectrum, scale, *tables, z, *integers], grid),
+                ([z, none, none, none, spectrum, scale, *tables, z, none, *integers], grid),
                 ([z, buffers["postgate"], *tables, scale, buffers["y"], *scalars], grids[1]),
             )[which]
             machine.run(kernel, count, spec.warps, spec.shared_bytes // 4, arguments)

@@ -196,7 +196,7 @@ class LongFilterGradient:
         workers: int = 8,
     ) -> tuple[NDArray[np.float32], Counters, Counters]:
         """Run the kernels on the CPU body: the gradient, and what was counted, to the sums and after."""
-        from kernels_numba.fftconv import _aligned, _bits
+        from kernels_numba.host_arrays import _aligned, _bits
         from kernels_numba.launch import vocabulary_of
         from kernels_numba.tile.cpu_vocabularies import tile
         from kernels_numba.tile.machine import POISON, Buffer, Machine

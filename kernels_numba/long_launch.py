@@ -124,7 +124,7 @@ class Stages:
                 ),
                 self.loaded[1].launcher(
                     grid,
-                    ("z", 0, 0, "words", "scales", *middle, "back", *integers),
+                    ("z", 0, 0, 0, "words", "scales", *middle, "back", 0, *integers),
                     ("z", "words", "scales", "back"),
                 ),
                 self.loaded[2].launcher(

@@ -321,7 +321,7 @@ def _run(spec: Any, made: Any, grid: int, buffers: list[Any], scalars: tuple[int
 
 def run_cpu(x: NDArray, weights: NDArray) -> tuple[NDArray, Counters]:
     """`short_conv` on the CPU body, and what was counted."""
-    from kernels_numba.fftconv import _aligned, _bits
+    from kernels_numba.host_arrays import _aligned, _bits
     from kernels_numba.tile.machine import POISON, Buffer
 
     dtype = adapter_of(x, "x").dtype_name(x)
@@ -336,7 +336,7 @@ def run_cpu(x: NDArray, weights: NDArray) -> tuple[NDArray, Counters]:
 
 def run_cpu_gradients(x: NDArray, weights: NDArray, dy: NDArray) -> tuple[NDArray, NDArray, Counters]:
     """`short_conv_gradients` on the CPU body, and what was counted before the last sums."""
-    from kernels_numba.fftconv import _aligned, _bits
+    from kernels_numba.host_arrays import _aligned, _bits
     from kernels_numba.tile.machine import POISON, Buffer
 
     dtype = adapter_of(x, "x").dtype_name(x)

@@ -15,7 +15,8 @@ from kernels_numba import line_softmax
 from kernels_numba.arrays import adapter_of, half_dtype
 from kernels_numba.attention_checks import check_scheme
 from kernels_numba.device import device
-from kernels_numba.fftconv import HostCopyWarning, _aligned, _bits, _write
+from kernels_numba.fftconv import HostCopyWarning
+from kernels_numba.host_arrays import _aligned, _bits, _write
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 

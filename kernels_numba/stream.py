@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from kernels_numba import windows
 from kernels_numba.arrays import adapter_of
 from kernels_numba.device import device
-from kernels_numba.fftconv import FFTConv, HostCopyWarning, _aligned, _bits, _write
+from kernels_numba.fftconv import FFTConv, HostCopyWarning
+from kernels_numba.host_arrays import _aligned, _bits, _write
 from kernels_numba.long_plans import TYPES
 from kernels_numba.planes import DevicePlanes, HostPlanes
 from kernels_numba.tile.layout import HALF_TYPES
@@ -267,7 +268,7 @@ class FFTConvStream:
             )
             self._head.run_cpu(x, pregate=before, postgate=after, out=x)
             return
-        launch = self._head._launch((self._place, 0, *gates))  # type: ignore[arg-type]
+        launch = self._head._launch((self._place, 0, *gates, False))  # type: ignore[arg-type]
         x, before, after = (0 if r is None else r.pointer for r in rooms)
         launch(self._stream, x, before, after, x)
 

@@ -139,7 +139,7 @@ def launcher(
     words, scales = spectrum.on_device(index)
     constants = _device_operands(fused_block, fused_block.operand_key(spec), index)
     pointers = (words, scales, *(c.pointer for c in constants))
-    run = loaded.launcher(grid, ("u", "pregate", "postgate", *pointers, "y", *scalars))
+    run = loaded.launcher(grid, ("u", "pregate", "postgate", 0, *pointers, "y", 0, *scalars))
     ahead = ELEMENT_TYPES[spectrum.dtype].itemsize * (rows.tile - rows.new)
 
     def start(stream: int, u: int, pregate: int, postgate: int, y: int) -> None:
@@ -171,14 +171,17 @@ def run_cpu(
     words, scales = spectrum.on_host()
     lag = rows.tile - rows.new
     constants, tables = fused_block.operands(*fused_block.operand_key(spec))
+    none = Buffer("none", np.empty(0, y.dtype))
     buffers = [
         Buffer("u", u),
         Buffer("pregate", pregate),
         Buffer("postgate", postgate[lag:]),
+        none,
         Buffer("spectrum", words.reshape(-1)),
         Buffer("scales", scales),
         Buffer("constants", constants),
         Buffer("tables", tables),
         Buffer("y", y[lag:]),
+        none,
     ]
     machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])

@@ -13,7 +13,9 @@ from test_fftconv_gradient_kernels import close
 import kernels_numba
 import reference
 from kernels_numba import (
+    FFTConv,
     FFTConvGradients,
+    families,
     fftconv_gradients,
     gradient_families,
     gradient_float,
@@ -306,3 +308,29 @@ def test_what_requires_a_gradient_is_refused(torch: Any) -> None:
         fftconv_gradients(u.requires_grad_(), filters(1, 256), u.detach())
     with torch.no_grad():
         assert poisoned(fftconv_gradients(u, filters(1, 256), u).u).shape == u.shape
+
+
+TWICE = [*dict.fromkeys((*families.DEFAULT_FACTORS.values(), (64, 64), (48, 48)))]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize("mode", ["circular", "causal"])
+@pytest.mark.parametrize("factors", TWICE, ids=str)
+def test_two_output_gates(factors: tuple[int, ...], mode: str, dtype: str, torch: Any) -> None:
+    """The bits of two runs, whatever the alignment."""
+    n = prod(factors)
+    if dtype == "fp32" and factors not in families.default_factors("fp32").values():
+        pytest.skip("no fp32 kernel by these factors")
+    length = n if mode == "circular" else n // 2 - 3
+    generator = torch.Generator(device="cuda").manual_seed(7)
+    kind = torch.float16 if dtype == "fp16" else torch.float32
+    u, before, first, second = (
+        torch.randn((3, 2, length), device="cuda", generator=generator).to(kind) for _ in range(4)
+    )
+    spectrum = prepare_filter(
+        filters(2, length), length=length, mode=mode, dtype=dtype, plan=Plan(n, factors)
+    )
+    convolve = FFTConv(spectrum, batch=3)
+    both = convolve.twice(u, first, second, pregate=before)
+    for y, gate in zip(both, (first, second), strict=True):
+        assert torch.equal(y, convolve(u, pregate=before, postgate=gate)) and y.isfinite().all()
