@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_transform, float_spec
-from kernels_numba.filter_transform import THREADS, WARPS
+from kernels_numba import filter_passes, float_spec
+from kernels_numba.filter_passes import THREADS, WARPS
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.fused_float import point_places, point_twiddles
 
@@ -334,8 +334,8 @@ def _build_total(tile: Any, spec: Spec) -> Any:
 
 def family(spec: Any) -> Any:
     """What `launch` asks of a kernel family, for one kernel: their arguments differ."""
-    if isinstance(spec, filter_transform.Spec):
-        return filter_transform.family(spec)
+    if isinstance(spec, filter_passes.Spec):
+        return filter_passes.family(spec)
     made_of = ("FLOATS", "WORDS", "FLOATS", "FLOATS")
     signature = {
         "whole": ("FLOATS", "WORDS", *made_of[1:], "WORDS", "FLOATS", "FLOAT", *("INT",) * 4),

@@ -14,7 +14,7 @@ where the two bins of half-length packing differ by P. Then over the scale, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +24,14 @@ from numpy.typing import NDArray
 
 from kernels_numba import filter_transform, float_spec
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.device import LARGEST_SHARED_BYTES
-from kernels_numba.filter_gradient import FACTORS
+from kernels_numba.device import LARGEST_SHARED_BYTES, device
+from kernels_numba.filter_gradient import FACTORS as FACTORS_BACK
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.fused_float import mirror_places, point_places, point_twiddles
 from monarch.index import natural_order_of
 
+FACTORS = FACTORS_BACK | {768: (12, 4, 4, 4)}
+"""By points P the factors of a transform."""
 POINTERS = ("taps", "numbers", "table", "roots", "mirrors", "places", "weights", "spectrum", "scales")
 """The kernel's arrays."""
 MOST_HALVES = 2**30
@@ -38,12 +40,14 @@ MOST_HALVES = 2**30
 
 @dataclass(frozen=True)
 class Spec:
-    """One kernel; ``taps`` is the filter's type, ``dtype`` the spectrum's, ``limits`` as in `filter_transform.Spec`."""
+    """One kernel; ``taps`` is the filter's type, ``dtype`` the spectrum's, ``limits`` as in `filter_passes.Spec`."""
 
     factors: tuple[int, ...]
     taps: str
     dtype: str
     limits: tuple[float, float]
+    overlap: bool = False
+    """Its blocks may start while the launch before it runs, and those of the next one while it does."""
 
     @property
     def shape(self) -> Shape:
@@ -68,7 +72,8 @@ class Spec:
     @property
     def name(self) -> str:
         """For error messages and profilers."""
-        return f"filter_whole_{'x'.join(map(str, self.factors))}_of_{self.taps}_{self.dtype}"
+        early = "_overlap" * self.overlap
+        return f"filter_whole_{'x'.join(map(str, self.factors))}_of_{self.taps}_{self.dtype}{early}"
 
 
 def fits(n: int, limit: int = LARGEST_SHARED_BYTES) -> bool:
@@ -91,6 +96,7 @@ def build(tile: Any, spec: Spec) -> Any:
     shift, factor, _ = shape.padding
     at_lanes = spec.point_words
     at_warps = at_lanes + 32 * spec.warps
+    overlap, let_next_start, wait_for_previous = spec.overlap, tile.let_next_start, tile.wait_for_previous
     barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -159,6 +165,10 @@ def build(tile: Any, spec: Spec) -> Any:
         row = small(block() * together + slot)
         there = small(row < rows)
         row = small(row * there)
+        mirror = load_mirrors(mirrors, j, threads)
+        if overlap:
+            let_next_start()
+            wait_for_previous()
         x = load(taps, int64(row) * row_taps, numbers, j)
         put1(at1, turn1(dft1(x), table, 4 * m1))
         barrier()
@@ -173,7 +183,7 @@ def build(tile: Any, spec: Spec) -> Any:
             x = dft4(get4(at4))
         put4(at4, x)
         barrier()
-        best = largest_bin(x, roots, 2 * j, base, load_mirrors(mirrors, j, threads), zeros())
+        best = largest_bin(x, roots, 2 * j, base, mirror, zeros())
         mine = small(at_lanes + index)
         put_word(mine, mine, mine, mine, as_words(best))
         barrier()
@@ -225,19 +235,12 @@ def tables(n: int, order: NDArray[np.intp], phase: NDArray[np.complex128]) -> di
 
     ``places`` are words of a filter's points in shared memory: X and its mirror for each position.
     """
-    points = n // 2
-    factors = FACTORS[points]
-    at = 2 * _shape_places(factors)
-    b = order % points
-    assert (b == b[:1]).all(), "the bins of a position differ by P"
-    root = np.exp(-2j * np.pi * order / n)
-    weights = np.stack([phase.sum(axis=0) / 2, -0.5j * (phase * root).sum(axis=0)], axis=1)
+    factors = FACTORS[n // 2]
     return {
         "table": float_spec.tables(factors),
         "roots": _roots(factors),
         "mirrors": float_spec.mirrors(factors),
-        "places": np.stack([at[b[0]], at[-b[0] % points]], axis=1).astype(np.int32),
-        "weights": weights.astype(np.complex64).view(np.float32),
+        **filter_transform.tables_of_positions(2 * _shape_places(factors), order, phase, "fp16"),
     }
 
 
@@ -278,9 +281,10 @@ def _launcher(
 ) -> Callable[..., None]:
     from kernels_numba import launch
 
+    spec = replace(spec, overlap=(device(index).capability or (0, 0)) >= (9, 0))
     loaded = launch.load(family(spec), spec, index)
-    scalars = (rows, row_taps, pairs, pairs // tiles)
-    return loaded.launcher(-(-rows // spec.shape.together), (*POINTERS, *scalars), POINTERS)
+    scalars, grid = (rows, row_taps, pairs, pairs // tiles), -(-rows // spec.shape.together)
+    return loaded.launcher(grid, (*POINTERS, *scalars), POINTERS, overlap=spec.overlap)
 
 
 def _shape_places(factors: tuple[int, ...]) -> NDArray[np.intp]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_transform, float_spec
+from kernels_numba import filter_passes, filter_transform, float_spec
 from kernels_numba.filter_gradient import FACTORS, NONE, TOGETHER, Spec, natural_places, table_width
-from kernels_numba.filter_transform import THREADS, factors_of
+from kernels_numba.filter_passes import THREADS
+from kernels_numba.filter_transform import factors_of
 from kernels_numba.float_spec import shape_of
 from monarch.index import natural_order_of
 
@@ -123,7 +124,7 @@ def jobs(
             pointers = ("sums", "bins", "roots", "table", "points")
             found.append(Job(first, grid, pointers, (butterflies, shares)))
         else:
-            later = filter_transform.Spec("next", radix, dtype="fp16")
+            later = filter_passes.Spec("next", radix, dtype="fp16")
             passed = ("table", "points", "points", "points")
             found.append(Job(later, grid, passed, (butterflies, step, starts[i])))
     items = rows * taps

@@ -24,7 +24,7 @@ from typing import Any
 
 from kernels_numba import (
     filter_gradient,
-    filter_transform,
+    filter_passes,
     filter_whole,
     fused_deep,
     fused_group,
@@ -112,13 +112,13 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(plan, "fp32", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=512, wanted=512), "fp32")
     for spec in (
-        filter_transform.Spec("first", 16, "fp32", "fp16"),
-        filter_transform.Spec("next", 16, dtype="fp16"),
-        filter_transform.Spec("peak", dtype="fp16", limits=ORDINARY["fp16"]),
-        filter_transform.Spec("last", dtype="fp16"),
-        filter_transform.Spec("last", dtype="fp16", parts=2),
+        filter_passes.Spec("first", 16, "fp32", "fp16"),
+        filter_passes.Spec("next", 16, dtype="fp16"),
+        filter_passes.Spec("peak", dtype="fp16"),
+        filter_passes.Spec("scale", dtype="fp16", limits=ORDINARY["fp16"]),
+        filter_passes.Spec("last", dtype="fp16"),
     ):
-        yield filter_transform.family(spec), spec
+        yield filter_passes.family(spec), spec
     yield from _conv2d()
     yield from _probes()
 

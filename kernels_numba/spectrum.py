@@ -350,16 +350,12 @@ def _constants(
     from kernels_numba.launch import DeviceBuffer
 
     layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, adjoint, outer, pattern)
-    host = {"numbers": on_gpu.numbers(layout.n, layout.targets, layout.sources)}
+    numbers = on_gpu.numbers(layout.n, layout.targets, layout.sources)
     room = device(index).shared_bytes_per_block or 0
     if made in HALF_TYPES and not outer and pattern is None and filter_whole.fits(layout.n, room):
-        host |= filter_whole.tables(layout.n, layout.order, layout.phase)
+        host = {"numbers": numbers} | filter_whole.tables(layout.n, layout.order, layout.phase)
     else:
-        host |= {
-            "table": _kept(on_gpu.tables, plan)(layout.n, made)[0],
-            "places": on_gpu.places(layout.n, layout.order),
-            "weights": on_gpu.weights(layout.phase, made),
-        }
+        host = on_gpu.all_tables(layout.n, numbers, layout.order, layout.phase, made)
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 

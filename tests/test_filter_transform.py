@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strategies import seeds
 
 import reference
-from kernels_numba import families, filter_transform, filter_whole, spectrum
+from kernels_numba import families, filter_passes, filter_transform, filter_whole, spectrum
 from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.layout import STORAGE_TYPES
 from kernels_numba.tile.machine import Buffer, Machine
@@ -26,28 +26,26 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, 
     """Words and scales, poisoned before, by the launches of `filter_transform.jobs`."""
     n, taps = layout.n, k.shape[-1]
     limits = spectrum.ORDINARY[layout.dtype]
-    parts, positions = layout.order.shape
+    positions = layout.order.shape[1]
     width = 2 if layout.dtype == "fp32" else 1
     stored = np.int16 if width == 1 else np.float32
     bits = np.ascontiguousarray(k).reshape(-1)
     inner = np.float32 if layout.dtype != "fp32" else np.float64
-    arrays = {
+    numbers = filter_transform.numbers(n, layout.targets, layout.sources)
+    room = -(-rows // filter_passes.AT_ONCE) * filter_passes.AT_ONCE
+    host = filter_transform.all_tables(n, numbers, layout.order, layout.phase, layout.dtype)
+    arrays = {name: x.reshape(-1) for name, x in host.items()} | {
         "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
-        "numbers": filter_transform.numbers(n, layout.targets, layout.sources),
-        "table": filter_transform.tables(n, layout.dtype)[0],
-        "points": np.full(2 * rows * n, np.nan, inner),
-        "places": filter_transform.places(n, layout.order).reshape(-1),
-        "weights": filter_transform.weights(layout.phase, layout.dtype).reshape(-1),
+        "points": np.full(room * n, np.nan, inner),
+        "peaks": np.full(rows * filter_passes.MOST_PIECES, np.nan, np.float32),
         "spectrum": np.full(2 * rows * positions, -1, stored),
         "scales": np.full(rows, 1 if layout.dtype == "fp32" else np.nan, np.float32),
     }
     row_taps = taps if k.ndim == 2 else 0
-    jobs = filter_transform.jobs(
-        n, rows, kind, row_taps, layout.dtype, parts, positions, layout.tiles, limits
-    )
+    jobs = filter_transform.jobs(n, rows, kind, row_taps, layout.dtype, positions, layout.tiles, limits)
     for job in jobs:
         machine = Machine()
-        kernel = filter_transform.build(tile(machine, job.spec.dtype, "float"), job.spec)
+        kernel = filter_passes.build(tile(machine, job.spec.dtype, "float"), job.spec)
         buffers = [Buffer(name, arrays[name]) for name in job.pointers]
         machine.run(kernel, job.grid, job.spec.warps, job.spec.shared_bytes // 4, [*buffers, *job.scalars])
     return arrays["spectrum"].view(np.int32).reshape(rows, -1), arrays["scales"]
@@ -116,7 +114,7 @@ PLANS["bf16"] = PLANS["fp16"]
 def test_as_by_numpy(
     dtype: str, which: int, mode: str, part: float, rows: int, shared: bool, kind: str, size: float, seed: int
 ) -> None:
-    """Every word within the roundoff of its format and the error of an fp32 transform; scales equal."""
+    """Every word within the roundoff of its format and the error of an fp32 transform, and scales as they should be."""
     plan = PLANS[dtype][which]
     n = plan.n
     length = n if mode == "circular" else n // 2
@@ -127,7 +125,12 @@ def test_as_by_numpy(
     exact, expected = spectrum._transform(k.astype(np.float64), rows, layout)
     ways = (by_kernels,) if dtype == "fp32" else (by_kernels, in_one_launch)
     for way in ways:
-        close(*way(k, kind, rows, layout), exact, expected, dtype, n)
+        words, scales = way(k, kind, rows, layout)
+        if way is in_one_launch:
+            assert (scales == expected).all()
+        one, two = may_be(k, rows, layout)
+        assert ((scales == one) | (scales == two)).all()
+        close(words, scales, exact, expected, dtype, n)
 
 
 @pytest.mark.parametrize(
@@ -139,12 +142,21 @@ def test_long_ones_in_one_launch(plan: Plan) -> None:
     layout = spectrum._layout(plan, "causal", plan.n // 2, 100, "fp16")
     k = filters(2, 100).astype(np.float32)
     exact, expected = spectrum._transform(k.astype(np.float64), 2, layout)
-    close(*in_one_launch(k, "fp32", 2, layout), exact, expected, "fp16", plan.n)
+    words, scales = in_one_launch(k, "fp32", 2, layout)
+    assert (scales == expected).all()
+    close(words, scales, exact, expected, "fp16", plan.n)
+
+
+def may_be(k: NDArray, rows: int, layout: Any) -> list[NDArray]:
+    """The scales of the peak and of twice the peak: those of a peak that is up to twice too large are one of them."""
+    circle = np.zeros((rows, layout.n))
+    circle[:, layout.targets] = k[..., layout.sources].astype(float)
+    peak = np.abs(np.fft.fft(circle)).max(axis=1)
+    return [spectrum._scales(times * peak, layout.dtype) for times in (1, 2 + 1e-6)]
 
 
 def close(words: NDArray, scales: NDArray, exact: NDArray, expected: NDArray, dtype: str, n: int) -> None:
-    """Every word within the roundoff of its format and the error of an fp32 transform; scales equal."""
-    assert (scales == expected).all()
+    """Every word within the roundoff of its format and the error of an fp32 transform."""
     got, wanted = values(words, scales, dtype), values(exact, expected, dtype)
     largest = np.abs(wanted).max(axis=1, keepdims=True)
     apart, u = np.abs(got - wanted), reference.unit_roundoff(dtype)
@@ -155,20 +167,26 @@ def close(words: NDArray, scales: NDArray, exact: NDArray, expected: NDArray, dt
     other_side = (
         2 * u * largest.max() / norm
     )  # one word rounded to the other side, which counts where words are few
-    assert rms <= (0.01 * u if dtype == "fp32" else 0.1 * u + other_side + reference.fft32_bound(n))
+    # In fp32 that is where a sum of taps, which is exact, lies halfway between two numbers.
+    rest = 0.01 * u if dtype == "fp32" else 0.1 * u + reference.fft32_bound(n)
+    assert rms <= rest + other_side
 
 
 @pytest.mark.parametrize("way", [by_kernels, in_one_launch])
 @pytest.mark.parametrize("peak", [0.0, 2.0**-7, 2.0**-6, 16.0, 16.5, 1e30, 3e-39, np.inf, np.nan])
 def test_scales(peak: float, way: Any) -> None:
-    """An impulse has a flat spectrum: the scale is 1 from 2^-6 to 2^4, else the power of two that is not below."""
+    """An impulse has a flat spectrum: the scale is 1 from 2^-6 to 2^4, else the power of two that is not below it.
+
+    By passes it is that of sqrt(2) times the peak.
+    """
     layout = spectrum._layout(Plan(256, (16, 16)), "causal", 256, 1, "bf16")
     words, scales = way(np.array([[peak], [1.0]], np.float32), "fp32", 2, layout)
     assert scales[1] == 1
-    if not np.isfinite(peak) or peak == 0 or 2.0**-6 <= peak <= 16:
+    seen = np.float32(peak) * (filter_passes.ROOT_OF_TWO if way is by_kernels else np.float32(1))
+    if not np.isfinite(peak) or peak == 0 or 2.0**-6 <= seen <= 16:
         assert scales[0] == 1
     else:
-        assert scales[0] == 2.0 ** max(-126, np.ceil(np.log2(np.float32(peak))))
+        assert scales[0] == 2.0 ** max(-126, np.ceil(np.log2(seen)))
     wanted, _ = spectrum._transform(np.array([[1.0]]), 1, layout)
     assert (
         np.isfinite(words[1].view(HALF["bf16"]).astype(float)).all() and (words[1] == wanted[0]).mean() > 0.98
@@ -190,11 +208,11 @@ def test_factors_that_there_are_not() -> None:
 
 
 def test_every_default_plan_has_passes() -> None:
-    """All lengths, with few kernels: passes after the first are of radix 16, once of 12."""
+    """All lengths, with few kernels: passes after the first are of radix 16, once of 12 and of 10."""
     radices = set()
     for dtype in ("fp16", "fp32"):
         for n in families.default_factors(dtype):
-            first, *others = filter_transform.factors_of(n)
+            first, *others = filter_transform.factors_of(n // 2)
             radices.add(first)
-            assert set(others) <= {12, 16} and n % (32 * filter_transform.PEAK_WARPS) == 0
+            assert set(others) <= {10, 12, 16}
     assert radices <= {2, 3, 4, 5, 6, 8, 12, 16}

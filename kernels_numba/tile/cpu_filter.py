@@ -109,6 +109,35 @@ class CpuFilter:
         """Registers that are zero."""
         return lambda: np.zeros((count, WARP), np.float64 if double else np.float32)
 
+    def combine_rows(self, count: int, *, double: bool = False) -> Callable:
+        """Two positions of the spectra of ``count`` filters, E a + O b."""
+
+        def combine(
+            points: Buffer, base: Any, step: Any, places: Buffer, weights: Buffer, pair: Any
+        ) -> Fragment:
+            at, first = 4 * _lanes(pair), 8 * _lanes(pair)
+            places.check(at, 4)
+            weights.check(np.stack([first + 2 * j for j in range(4)]), 2)
+            counters = self.machine.counters
+            counters.add_bytes("global_read_bytes", places.name, 16 * WARP)
+            counters.add_bytes("global_read_bytes", weights.name, 8 * weights.data.itemsize * WARP)
+            counters.fp32_flops += 0 if double else count * 2 * 18 * WARP
+            out = []
+            for i in range(count):
+                re, im = [], []
+                for e in range(2):
+                    ar, ai, br, bi = (weights.data[first + 4 * e + j] for j in range(4))
+                    two = np.stack([places.data[at + 2 * e + j].astype(np.int64) for j in range(2)])
+                    xr, mr, xi, mi = self._points_at(points, _lanes(base) + i * int(step) + two)
+                    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                        er, ei, dr, di = xr + mr, xi - mi, xr - mr, xi + mi
+                        re.append(fma(-bi, di, fma(br, dr, fma(ar, er, -ai * ei))))
+                        im.append(fma(bi, dr, fma(br, di, fma(ar, ei, ai * er))))
+                out += re + im
+            return np.stack(out)
+
+        return combine
+
     def narrow(self, count: int) -> Callable:
         """Float64 registers rounded to float32."""
 

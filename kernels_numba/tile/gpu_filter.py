@@ -31,6 +31,7 @@ WEIGHED = (
     "{.reg .f32 t, m; neg.f32 m, $3; fma.rn.f32 t, $2, $4, $6; fma.rn.f32 $0, m, $5, t; "
     "fma.rn.f32 t, $2, $5, $7; fma.rn.f32 $1, $3, $4, t;}"
 )
+FOUR_WORDS = ir.LiteralStructType([I32] * 4)
 DOUBLE_POINT = ir.LiteralStructType([F64, F64])
 MAGNITUDE = (
     "{.reg .f32 a, b, m, s; .reg .pred p; abs.f32 a, $1; abs.f32 b, $2; max.NaN.f32 m, a, b; min.NaN.f32 s, a, b; "
@@ -211,6 +212,68 @@ class GpuFilter:
             return result(), codegen
 
         return made
+
+    def combine_rows(self, count: int, *, double: bool = False) -> Any:
+        """``op(points, base, step, places, weights, pair)``: two positions of the spectra of ``count`` filters.
+
+        As `GpuReal.combine_bins` does for one filter, of points in global memory: those of filter i begin at
+        ``base + i step`` (in points), words 4 pair .. 4 pair + 3 of ``places`` say where X and its mirror lie after
+        that, for one position and the next, and ``weights`` has a and b of each, 8 numbers. Real parts first.
+        """
+        kind, letter = _names(double)
+        number, size = (F64, 8) if double else (F32, 4)
+
+        @intrinsic
+        def combine(typing_context, points, base, step, places, weights, pair):
+            result = types.UniTuple(_numba(double), 4 * count)
+
+            def codegen(context, builder, signature, args):
+                points, base, step, places, weights, pair = args
+                words = global_pointer(builder, places, builder.shl(pair, ir.Constant(I64, 2)), I32)
+                text = "ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];"
+                found = asm(builder, FOUR_WORDS, [words], text, "=r,=r,=r,=r,l")
+                at = [builder.sext(v, I64) for v in unpack(builder, found, 4)]
+                table = global_pointer(builder, weights, builder.shl(pair, ir.Constant(I64, 3)), number)
+                factors = []
+                for i in range(4):
+                    text = f"ld.global.nc.v2.{kind} {{$0, $1}}, [$2+{2 * size * i}];"
+                    both = asm(
+                        builder, DOUBLE_POINT if double else POINT, [table], text, f"={letter},={letter},l"
+                    )
+                    factors.append(unpack(builder, both, 2))
+                rows = []  # all of them first, so that none waits for another
+                for i in range(count):
+                    start = builder.add(base, builder.mul(step, ir.Constant(I64, i)))
+                    rows.append([_load_point(builder, points, builder.add(start, v), double) for v in at])
+
+                def fused(a, b, c):
+                    return asm(
+                        builder,
+                        number,
+                        [a, b, c],
+                        f"fma.rn.{kind} $0, $1, $2, $3;",
+                        f"={letter}" + f",{letter}" * 3,
+                    )
+
+                less = [(builder.fsub(ir.Constant(number, -0.0), b)) for _, b in factors]
+                out = []
+                for row in rows:
+                    re, im = [], []
+                    for e in range(2):
+                        (xr, xi), (mr, mi) = row[2 * e : 2 * e + 2]
+                        (ar, ai), (br, bi) = factors[2 * e : 2 * e + 2]
+                        er, ei = builder.fadd(xr, mr), builder.fsub(xi, mi)
+                        dr, di = builder.fsub(xr, mr), builder.fadd(xi, mi)
+                        total = fused(ar, er, builder.fmul(less[2 * e], ei))
+                        re.append(fused(less[2 * e + 1], di, fused(br, dr, total)))
+                        total = fused(ar, ei, builder.fmul(ai, er))
+                        im.append(fused(bi, dr, fused(br, di, total)))
+                    out += [*re, *im]
+                return pack_tuple(context, builder, signature.return_type, out)
+
+            return result(points, types.int64, types.int64, places, weights, types.int64), codegen
+
+        return combine
 
     def narrow(self, count: int) -> Any:
         """``op(x)``: float64 registers rounded to float32."""

@@ -1,0 +1,286 @@
+"""The kernels that transform filters through device memory, one pass a launch; see `filter_transform`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+WARPS = 4
+THREADS = 32 * WARPS
+PEAK_WARPS = 8
+AT_ONCE = 4
+"""Points that a thread looks at at a time, and filters that it takes positions of: a wait for memory is long."""
+MOST_PIECES = 64
+"""Of a row, for its peak: what a warp looks at in two turns."""
+ROOT_OF_TWO = np.nextafter(np.float32(2**0.5), np.float32(2))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One kernel: ``kind`` is "first", "next", "peak", "scale" or "last".
+
+    ``radix``: of a pass. ``taps``: the filter's type. ``dtype``: the spectrum's.
+    """
+
+    kind: str
+    radix: int = 0
+    taps: str = "fp32"
+    dtype: str = "fp32"
+    limits: tuple[float, float] = (0.0, 0.0)
+    """Between these a peak needs no scale."""
+
+    @property
+    def double(self) -> bool:
+        """Whether it computes in fp64."""
+        return self.dtype == "fp32"
+
+    @property
+    def name(self) -> str:
+        """For error messages and profilers."""
+        wide = "_fp64" if self.double else ""
+        detail = {
+            "first": f"_r{self.radix}_of_{self.taps}{wide}",
+            "next": f"_r{self.radix}{wide}",
+            "peak": "",
+        }
+        return f"filter_{self.kind}" + detail.get(self.kind, f"_{self.dtype}")
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return {"peak": PEAK_WARPS, "scale": 1}.get(self.kind, WARPS)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return 2 * 4 * 32 * self.warps if self.kind in ("peak", "scale") else 0
+
+
+def build(tile: Any, spec: Spec) -> Any:
+    """The kernel function of ``spec``, written in the operations of ``tile``."""
+    makers = {
+        "first": _build_first,
+        "next": _build_next,
+        "peak": _build_peak,
+        "scale": _build_scale,
+        "last": _build_last,
+    }
+    return makers[spec.kind](tile, spec)
+
+
+def _build_first(tile: Any, spec: Spec) -> Any:
+    """Taps to points after the first pass.
+
+    Arguments: ``taps`` [rows, .], ``places`` [2, P] (which tap each sample of the circle is, negative for none, first
+    the even samples), ``table`` of twiddles, ``points``; then the butterflies in all and in a row, and the distance of
+    two rows of taps.
+    """
+    radix = spec.radix
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    double = spec.double
+    load = tile.load_taps(radix, spec.taps, double=double)
+    dft = tile.dft_points(radix, 1, inverse=False, double=double)
+    turn, store = tile.multiply_strided(radix, double=double), tile.store_strided(radix, double=double)
+    join = tile.join
+
+    def kernel(taps, places, table, points, butterflies, step, row_taps):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        valid = index < butterflies
+        now = small(index * valid)
+        row = small(divide(now, step))
+        column = small(now - row * step)
+        source = int64(row) * row_taps
+        x = join(
+            load(taps, source, places, column, step), load(taps, source, places, radix * step + column, step)
+        )
+        store(
+            points, int64(row) * (radix * step) + column, step, valid, turn(dft(x), table, 4 * column, step)
+        )
+
+    return kernel
+
+
+def _build_next(tile: Any, spec: Spec) -> Any:
+    """A later pass, in place.
+
+    Arguments: ``table``, two that are not used, ``points``; then the butterflies in all, their points' distance, and
+    where the table begins.
+    """
+    radix = spec.radix
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    double = spec.double
+    load = tile.load_strided(radix, double=double)
+    dft = tile.dft_points(radix, 1, inverse=False, double=double)
+    turn, store = tile.multiply_strided(radix, double=double), tile.store_strided(radix, double=double)
+
+    def kernel(table, unused, unused_too, points, butterflies, step, start):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        valid = index < butterflies
+        now = small(index * valid)
+        row = small(divide(now, step))
+        column = small(now - row * step)
+        at = int64(row) * (radix * step) + column
+        x = turn(dft(load(points, at, step)), table, start + 4 * column, step)
+        store(points, at, step, valid, x)
+
+    return kernel
+
+
+def _build_peak(tile: Any, spec: Spec) -> Any:
+    """The largest magnitude of each piece of a row.
+
+    Arguments: ``points``, two that are not used, ``peaks`` [rows, pieces]; then a row's points and pieces, and the
+    points of a piece.
+    """
+    small, lane, warp, block, int64 = tile.small, tile.lane, tile.warp, tile.block, tile.int64
+    threads = 32 * PEAK_WARPS
+    load, zeros, magnitude = tile.load_strided(1), tile.zeros(1), tile.magnitude(1)
+    as_words, put = tile.as_words, tile.store_shared_pieces(((0, 0, (0,)),))
+    load_warps, largest_of_warps = tile.load_shared(PEAK_WARPS, 1), tile.largest_word(PEAK_WARPS)
+    load_lanes, largest_of_lanes = tile.load_shared(32, 1), tile.largest_word(32)
+    store = tile.store_floats(((0, (0,)),), guarded=True)
+    barrier, warp_sync, divide = tile.barrier, tile.warp_sync, tile.divide
+
+    def kernel(points, unused, unused_too, peaks, n, pieces, span):
+        index = small(32 * warp() + lane())
+        row = small(divide(block(), pieces))
+        at = small((block() - row * pieces) * span)
+        end = small(min(at + span, n))
+        last = small(end - 1)  # is looked at more than once where a turn ends beyond it
+        base = int64(row) * n
+        at = small(at + index)
+        best = zeros()
+        while at - index < end:
+            x0 = load(points, base + min(at, last), 1)
+            x1 = load(points, base + min(at + threads, last), 1)
+            x2 = load(points, base + min(at + 2 * threads, last), 1)
+            x3 = load(points, base + min(at + 3 * threads, last), 1)
+            best = magnitude(x3, magnitude(x2, magnitude(x1, magnitude(x0, best))))
+            at = small(at + AT_ONCE * threads)
+        put(index, index, index, index, as_words(best))
+        barrier()
+        best = largest_of_warps(load_warps(lane(), 32))
+        mine = small(threads + index)
+        put(mine, mine, mine, mine, as_words(best))
+        warp_sync()
+        best = largest_of_lanes(load_lanes(threads + 32 * warp(), 1))
+        store(peaks, block(), 1, index, best)
+
+    return kernel
+
+
+def _build_scale(tile: Any, spec: Spec) -> Any:
+    """The scale of each row. Arguments: ``peaks``, two that are not used, ``scales``; then a row's pieces."""
+    small, lane, block, int64 = tile.small, tile.lane, tile.block, tile.int64
+    load, join, as_words = tile.load_floats(((0, (0,)),), 1, guarded=True), tile.join, tile.as_words
+    put = tile.store_shared_pieces(((0, 0, (0,)),))
+    load_lanes, larger, largest = tile.load_shared(32, 1), tile.largest_word(2), tile.largest_word(32)
+    total, power = tile.scaled_total(1), tile.power_above(*spec.limits)
+    store, warp_sync = tile.store_floats(((0, (0,)),), guarded=True), tile.warp_sync
+
+    def kernel(peaks, unused, unused_too, scales, pieces):
+        index = small(lane())
+        base = int64(block()) * pieces
+        best = larger(as_words(join(load(peaks, base, pieces, index), load(peaks, base, pieces, index + 32))))
+        put(index, index, index, index, as_words(best))
+        warp_sync()
+        best = largest(load_lanes(0 * index, 1))
+        store(scales, block(), 1, index, power(total(best, ROOT_OF_TWO)))
+
+    return kernel
+
+
+def _build_last(tile: Any, spec: Spec) -> Any:
+    """Points to a spectrum, two neighbouring positions of some filters a lane.
+
+    Arguments: ``points``, ``places`` [positions, 2] and ``weights`` [positions, 4] (see `tables_of_positions`),
+    ``scales`` and the spectrum; then the pairs of positions in a row, lanes, a row's points, the pairs in a tile (real
+    parts, then imaginary parts), and rows.
+    """
+    double = spec.double
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    combine, narrow, load_scale = tile.combine_rows(4, double=double), tile.narrow(16), tile.load_float
+    row0, row1, row2, row3 = (tile.select(tuple(range(4 * i, 4 * i + 4))) for i in range(4))
+    scaled, join, pack = tile.divide_floats(4), tile.join, tile.pack(8)
+    if double:
+        store_floats = tile.store_floats(((0, (0, 2)), (2, (1, 3))), guarded=True)
+    else:  # of two filters at a time
+        store, store_rest = (
+            tile.store_pieces(tuple((i, 0, (first + i,)) for i in range(4)), 2, guarded=True)
+            for first in (0, 4)
+        )
+
+    def kernel(points, places, weights, spectrum, scales, pairs, items, n, tile_pairs, rows):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        now = small(index * (index < items))  # those that are too many do the first again
+        group = small(divide(now, pairs))
+        pair = small(now - group * pairs)
+        row = small(group * AT_ONCE)
+        x = combine(points, int64(row) * n, n, places, weights, pair)
+        limit, place = small(4 * rows * pairs), small(row * pairs + pair)
+        if double:
+            z = narrow(x)
+            store_floats(spectrum, int64(0), limit, small(4 * place), row0(z))
+            store_floats(spectrum, int64(0), limit, small(4 * (place + pairs)), row1(z))
+            store_floats(spectrum, int64(0), limit, small(4 * (place + 2 * pairs)), row2(z))
+            store_floats(spectrum, int64(0), limit, small(4 * (place + 3 * pairs)), row3(z))
+        else:  # two of the 4 elements of a pair are stored with those of its tile before it, two half a tile later
+            last, part = small(rows - 1), small(2 * tile_pairs)
+            y0 = scaled(row0(x), load_scale(scales, row))
+            y1 = scaled(row1(x), load_scale(scales, min(row + 1, last)))
+            y2 = scaled(row2(x), load_scale(scales, min(row + 2, last)))
+            y3 = scaled(row3(x), load_scale(scales, min(row + 3, last)))
+            z = pack(join(join(y0, y1), join(y2, y3)))
+            at0 = small(2 * (place + small(divide(place, tile_pairs)) * tile_pairs))
+            at1 = small(at0 + 4 * pairs)
+            at2 = small(at1 + 4 * pairs)
+            at3 = small(at2 + 4 * pairs)
+            store(spectrum, int64(0), limit, at0, small(at0 + part), at1, small(at1 + part), z)
+            store_rest(spectrum, int64(0), limit, at2, small(at2 + part), at3, small(at3 + part), z)
+
+    return kernel
+
+
+def family(spec: Spec) -> Any:
+    """What `launch` asks of a kernel family, for one kernel: their arguments differ."""
+    taps = {"fp16": "HALVES", "bf16": "HALVES", "fp32": "FLOATS", "fp64": "DOUBLES"}[spec.taps]
+    inner = "DOUBLES" if spec.double else "FLOATS"
+    pointers = {
+        "first": (taps, "WORDS", inner, inner),
+        "next": (inner,) * 4,
+        "peak": (inner,) * 3 + ("FLOATS",),
+        "scale": ("FLOATS",) * 4,
+        "last": (inner, "WORDS", inner, "FLOATS" if spec.double else "HALVES", "FLOATS"),
+    }[spec.kind]
+    scalars = {"first": 3, "next": 3, "peak": 3, "scale": 1, "last": 5}[spec.kind]
+    return SimpleNamespace(
+        __name__=__name__,
+        build=build,
+        SIGNATURE=pointers + ("INT",) * scalars,
+        VOCABULARY="float",
+        min_blocks=lambda spec: 1,
+    )
