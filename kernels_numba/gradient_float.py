@@ -52,6 +52,8 @@ class Spec:
     """The inputs have a gate,"""
     postgate: bool = False
     """and so have the gradients."""
+    complex_rows: bool = False
+    """A pair is a complex sequence already, a row of a long transform, as `outer_float` leaves it."""
     dtype: str = "fp32"
 
     @property
@@ -79,6 +81,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         guard, parts = "_guarded" if self.guarded else "", f"{self.parts}of_" if self.parts > 1 else ""
+        guard += "_rows" * self.complex_rows
         return f"fftconv_dk_{parts}{format_factors(self.factors)}_fp32{gates}{guard}_w{self.warps}"
 
 
@@ -126,8 +129,10 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.small,
         tile.int64,
     )
-    constants = shape.constants(stages[0], stages[0].radix)
+    constants, rows = shape.constants(stages[0], stages[0].radix), spec.complex_rows
     pieces = tuple((c, (i,)) for i, c in enumerate(constants))
+    points_of_row = tuple((2 * c, (i, i + held)) for i, c in enumerate(constants))
+    load_row = tile.load_floats(points_of_row, 2 * held, guarded=False)
     load, join, gate = (
         tile.load_floats(pieces, held, guarded=spec.guarded),
         tile.join,
@@ -205,11 +210,19 @@ def build(tile: Any, spec: Spec) -> Any:
                 limit = small(length * (p < pairs))
                 second = small(limit * (2 * p + 1 < batch))
                 start = start * (p < pairs)
+                if rows:
+                    start = 2 * (int64(p) * channels + h) * length
                 x = zeros()
                 q = small(0)
                 while q < parts:
                     sample = small(j + q * points)
-                    if side == 0:
+                    if rows:
+                        y = (
+                            load_row(u, start, limit, 2 * sample)
+                            if side == 0
+                            else load_row(dy, start, limit, 2 * sample)
+                        )
+                    elif side == 0:
                         y = join(
                             load(u, start, limit, sample), load(u, start + other_sequence, second, sample)
                         )

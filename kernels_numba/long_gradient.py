@@ -2,8 +2,8 @@
 
 With z and w as in `filter_sums` (two sequences of a pair, and the gradients in their results), and N = N1 N2:
 
-    outer stage     z to rows Z[k1, n2], and w to W[k1, n2], into the workspace     `outer_stage`, the forward one
-    sums            of conj(Z) W at the bins k1 + N1 k2, over the pairs             `gradient_warp`, `gradient_block`
+    outer stage     z to rows Z[k1, n2], and w to W[k1, n2], into the workspace     `outer_stage`, `outer_float`
+    sums            of conj(Z) W at the bins k1 + N1 k2, over the pairs             `gradient_*`
     back            to taps, through device memory once a factor                    `filter_gradient`
 
 The kernel that sums takes each row for a channel of its own, N2 samples long. Gates multiply in the outer stages. All
@@ -14,46 +14,56 @@ into shares, whose sums are added in order on the way back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_gradient, gradient_families, gradient_jobs, outer_stage
+from kernels_numba import filter_gradient, gradient_families, gradient_jobs
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
 from kernels_numba.long_groups import WORKSPACE
-from kernels_numba.long_launch import outer_family, outer_grid
-from kernels_numba.long_plans import INNER_TIME, LONGEST, OUTER_TIME, TYPES, Split
+from kernels_numba.long_launch import outer_family, outer_grid, outer_module
+from kernels_numba.long_plans import (
+    FLOAT_INNER_TIME,
+    FLOAT_OUTER_TIME,
+    INNER_TIME,
+    LONGEST,
+    OUTER_TIME,
+    Split,
+    stage_bytes,
+)
+from kernels_numba.outer_float_spec import outer_float_spec
 from kernels_numba.outer_spec import SPLITS, outer_spec
 from kernels_numba.plan_choice import points_needed
 from kernels_numba.spectrum import places_of_taps
 from kernels_numba.tile.counters import Counters
-from kernels_numba.tile.layout import ELEMENT_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES, STORAGE_TYPES
 from monarch import Plan
 
 Launch = Callable[..., None]
 
 
 @cache
-def splits(limit: int = LARGEST_SHARED_BYTES) -> dict[int, Split]:
+def splits(limit: int = LARGEST_SHARED_BYTES, products: str = "fp16") -> dict[int, Split]:
     """By transform length beyond one kernel's, rows and columns that should be fastest."""
-    fused = gradient_families.default_plans(limit)
+    whole = products == "fp32"
+    fused = gradient_families.default_plans(limit, products)
+    inner_time, outer_time = (FLOAT_INNER_TIME, FLOAT_OUTER_TIME) if whole else (INNER_TIME, OUTER_TIME)
     found: dict[int, tuple[float, Split]] = {}
     for n2, inner in fused.items():
         for rows, pair in SPLITS.items():
             n = rows * n2
-            if n2 not in INNER_TIME or n2 % 64 or not max(fused) < n <= LONGEST:
+            if n2 not in inner_time or n2 % 64 or not max(fused) < n <= LONGEST:
                 continue
             outer = tuple(f for f in pair if f > 1)
-            family = gradient_families.family_of(inner)
+            family = gradient_families.family_of(inner, products)
             assert family is not None
-            made = Split(Plan(n, (*outer, *inner.factors)), outer, inner, family)
-            time = INNER_TIME[n2] + OUTER_TIME[rows]
-            fits = outer_spec(made, "fp16", inverse=False).shared_bytes <= limit
-            if fits and (n not in found or time < found[n][0]):
+            made = Split(Plan(n, (*outer, *inner.factors)), outer, inner, family, products)
+            time = inner_time[n2] + outer_time[rows]
+            if stage_bytes(made) <= limit and (n not in found or time < found[n][0]):
                 found[n] = time, made
     return {n: made for n, (_, made) in sorted(found.items())}
 
@@ -64,20 +74,12 @@ def choose(mode: str, length: int, taps: int, dtype: str, products: str, limit: 
     circular = mode == "circular"
     if max(fused, default=0) >= need or (circular and length in fused):
         return None
-    if dtype not in TYPES or products != dtype:
+    if dtype not in STORAGE_TYPES or products not in (dtype, "fp32"):
         return None
-    found = splits(limit)
+    found = splits(limit, "fp32" if products == "fp32" else "fp16")
     if circular and length in found:
         return found[length]
     return next((split for n, split in found.items() if n >= need), None)
-
-
-def has_kernels(mode: str, length: int, taps: int, dtype: str) -> bool:
-    """Whether the gradient in a filter of ``taps`` is summed by kernels, in one or by rows."""
-    limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
-    fused, need = gradient_families.default_plans(limit, dtype), points_needed(mode, length, taps)
-    one = max(fused, default=0) >= need or (mode == "circular" and length in fused)
-    return one or choose(mode, length, taps, dtype, dtype, limit) is not None
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class LongFilterGradient:
         shape: (B, H, L) of the sequences.
         taps: K.
         mode: as in `fftconv`.
-        dtype: fp16 or bf16.
-        split: rows and columns.
+        dtype: of the sequences.
+        split: rows and columns, and the type of the products.
         shared: one filter for all channels.
         workspace: bytes for intermediates, if one channel's sums and one of its pairs fit.
     """
@@ -117,11 +119,12 @@ class LongFilterGradient:
     ) -> None:
         self.shape, self.taps, self.mode, self.dtype = shape, taps, mode, dtype
         self.split, self.shared, self.family = split, shared, split.family
+        self.products = "fp32" if split.products == "fp32" else dtype
         n = split.plan.n
         self.plan = split.plan.with_(signal=min(shape[2], n), wanted=min(shape[2], n))
         self.pairs = -(-shape[0] // 2)
-        # A pair has two intermediates of N complex halves, a channel its sums and their points in fp32.
-        pair, channel = 8 * n, 12 * n
+        # A pair has two intermediates of N complex numbers, a channel its sums and their points in fp32.
+        pair, channel = 4 * ELEMENT_TYPES[self.products].itemsize * n, 12 * n
         self.group_pairs = min(self.pairs, max(1, (workspace - channel) // pair))
         self.shares = -(-self.pairs // self.group_pairs)
         whole = max(1, workspace // (pair * self.pairs + channel)) if self.shares == 1 else 1
@@ -142,6 +145,16 @@ class LongFilterGradient:
     ) -> tuple[Any, Any, Any]:
         """The outer stages of u and of dy, and what sums."""
         batch, _, length = self.shape
+        limit = where.shared_bytes_per_block if where else None
+        fitting = {"shared_limit": limit} if limit else {}
+        rows = self.family.make_spec(self.split.inner, self.products, guarded=False, **fitting)
+        if self.products == "fp32":
+            own = {"length": length, "batch": batch}
+            of_u, of_dy = (
+                outer_float_spec(self.split, self.dtype, inverse=False, gated=gate, **own)
+                for gate in (pregate, postgate)
+            )
+            return of_u, of_dy, replace(rows, complex_rows=True)
         nbytes = ELEMENT_TYPES[self.dtype].itemsize
         choices: dict[str, Any] = {
             "halves": next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (nbytes * v) == 0),
@@ -152,13 +165,13 @@ class LongFilterGradient:
             outer_spec(self.split, self.dtype, inverse=False, pregate=gate, **choices)
             for gate in (pregate, postgate)
         )
-        limit = where.shared_bytes_per_block if where else None
-        fitting = {"shared_limit": limit} if limit else {}
-        return of_u, of_dy, self.family.make_spec(self.split.inner, self.dtype, guarded=False, **fitting)
+        return of_u, of_dy, rows
 
     def back(self, channels: int, places: int, spec: Any) -> tuple[gradient_jobs.Job, ...]:
         """The launches from sums to taps, of so many channels."""
         _, scale = self.family.sums_layout(spec)
+        if self.products == "fp32":  # outer stages of halves are unitary, those of fp32 are sums
+            scale /= self.split.rows
         n, way = self.plan.n, gradient_jobs.PASSES
         return gradient_jobs.jobs(n, channels, self.shares, self.taps, places, scale, way=way)
 
@@ -205,8 +218,9 @@ class LongFilterGradient:
         channels, n, length = self.shape[1], self.plan.n, self.shape[2]
         given = [_bits(x) for x in (u, pregate, dy, postgate)]
         room = 2 * n * self.group_channels * self.group_pairs
-        z, w = (Buffer(name, _aligned(np.full(room, POISON, POISON.dtype))) for name in "zw")
-        host = tables(self.split, self.dtype, self.mode, length, self.taps)
+        poison = np.float32(np.nan) if self.products == "fp32" else POISON
+        z, w = (Buffer(name, _aligned(np.full(room, poison, poison.dtype))) for name in "zw")
+        host = tables(self.split, self.products, self.mode, length, self.taps)
         arrays = {name: x.reshape(-1) for name, x in host.items()}
         sizes = {"sums": self.group_channels * self.shares * 2 * n, "points": self.group_channels * n}
         totals = gradient_jobs.total_jobs(channels, self.taps) if self.shared else ()
@@ -236,10 +250,10 @@ class LongFilterGradient:
                         for name, x in zip(("u", "gate"), given[2 * which : 2 * which + 2], strict=True)
                     ]
                     grid = outer_grid(spec, part.channels, part.pairs)
-                    buffers += [*constants(outer_stage, spec), to]
-                    start(machine, outer_stage, spec, grid, buffers, self.outer_scalars(part))
+                    buffers += [*constants(outer_module(spec), spec), to]
+                    start(machine, outer_module(spec), spec, grid, buffers, self.outer_scalars(part))
                 grid, scalars = self.sum_scalars(part, specs[2], workers)
-                none = Buffer("none", np.empty(0, np.int16))
+                none = Buffer("none", np.empty(0, poison.dtype))
                 sums = Buffer("sums", arrays["sums"][part.share * 2 * n :])
                 buffers = [z, none, w, none, *constants(self.family, specs[2]), sums]
                 start(machine, self.family, specs[2], grid, buffers, scalars)
@@ -273,18 +287,19 @@ class _Launches:
         self.gradient, self.index = gradient, index
         self.specs = gradient.specs(low_bits, pregate=pregate, postgate=postgate, where=where)
         outer = [outer_family(spec) for spec in self.specs[:2]]
+        families = [*map(outer_module, self.specs[:2]), gradient.family]
         self.loaded = [
             launch.load(family, spec, index)
             for family, spec in zip((*outer, gradient.family), self.specs, strict=True)
         ]
         self.constants = [  # the launches know only their addresses
             device_operands(family, family.operand_key(spec), index)
-            for family, spec in zip((outer_stage, outer_stage, gradient.family), self.specs, strict=True)
+            for family, spec in zip(families, self.specs, strict=True)
         ]
         self.workers = (
             (where.sm_count or 1) * self.loaded[2].blocks_per_sm * gradient.family.workers(self.specs[2])
         )
-        how = gradient.dtype, gradient.mode, gradient.shape[2], gradient.taps
+        how = gradient.products, gradient.mode, gradient.shape[2], gradient.taps
         self.tables = _device_tables(gradient.split, *how, index)
         self._made: dict[tuple[int, ...], Any] = {}
         totals = gradient_jobs.total_jobs(gradient.shape[1], gradient.taps) if gradient.shared else ()
@@ -333,15 +348,16 @@ class _Launches:
         """Launch everything; the gradient."""
         gradient, index, stream = self.gradient, self.index, adapter.stream(self.index)
         (_, channels, length), taps, n = gradient.shape, gradient.taps, gradient.plan.n
-        item = ELEMENT_TYPES[gradient.dtype].itemsize
+        item, words = (ELEMENT_TYPES[x].itemsize for x in (gradient.dtype, gradient.products))
+        words //= 2
         group = gradient.group_channels
 
         def empty(*shape: int) -> Any:
             return adapter.empty(index, shape, np.float32)
 
         arrays = {
-            "z": empty(gradient.group_pairs, group, n),  # complex halves
-            "w": empty(gradient.group_pairs, group, n),
+            "z": empty(gradient.group_pairs, group, n * words),  # complex
+            "w": empty(gradient.group_pairs, group, n * words),
             "sums": empty(group, gradient.shares, 2 * n),
             "points": empty(group, n),
         }

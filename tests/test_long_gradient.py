@@ -7,14 +7,23 @@ import pytest
 from convolutions import noise, scatter
 
 import reference
-from kernels_numba import FFTConvGradients, fftconv_gradients, gradient_block, gradient_warp, prepare_filter
+from kernels_numba import (
+    FFTConvGradients,
+    fftconv_gradients,
+    gradient_block,
+    gradient_float,
+    gradient_warp,
+    prepare_filter,
+)
 from kernels_numba.filter_sums import FilterGradient
-from kernels_numba.long_gradient import LongFilterGradient, choose, has_kernels, splits
+from kernels_numba.long_gradient import LongFilterGradient, choose, splits
 from kernels_numba.long_plans import Split
 from monarch import Plan
 
 SHORT = Split(Plan(4096, (16, 16, 16)), (16,), Plan(256, (16, 16)), gradient_warp)
 """Rows and columns of a transform that is quick here; a fused kernel would do it."""
+SHORT_FLOAT = Split(Plan(4096, (16, 16, 16)), (16,), Plan(256, (16, 16)), gradient_float, "fp32")
+"""The same in fp32."""
 ROOM = 12 * SHORT.plan.n
 PAIR = 8 * SHORT.plan.n
 NAMES = ("pregate", "postgate")
@@ -52,6 +61,32 @@ def gradient_of(
 )
 def test_within_the_bound_of_the_reference(mode: str, length: int, taps: int, gates: int, dtype: str) -> None:
     gradient_of(3, 2, length, mode=mode, dtype=dtype, taps=taps, gates=gates)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("mode", "length", "taps", "gates", "workspace"),
+    [
+        ("circular", 4096, 4096, 0, 2**29),
+        ("circular", 1999, 1999, 1, 2**29),
+        ("causal", 2047, 2047, 2, 1),
+        ("two-sided", 1500, 2999, 0, 2**29),
+    ],
+)
+def test_in_single_precision(
+    mode: str, length: int, taps: int, gates: int, workspace: int, dtype: str
+) -> None:
+    """Sequences of fp32, and of halves whose products are of fp32: all is fp32 between input and taps."""
+    shape, kind = (3, 2, length), {"fp32": np.float32, "fp16": np.float16}[dtype]
+    u, dy, *both = (np.random.default_rng(i).standard_normal(shape).astype(kind) for i in range(2 + gates))
+    named = dict(zip(NAMES, both, strict=False))
+    gradient = LongFilterGradient(
+        shape, taps=taps, mode=mode, dtype=dtype, split=SHORT_FLOAT, workspace=workspace
+    )
+    dk, _, _ = gradient.run_cpu(u, dy, *(named.get(name) for name in NAMES))
+    exact = reference.fftconv_gradients(dy, u, np.zeros((2, taps)), mode=mode, **named).k
+    bound = reference.filter_gradient32_bound(4096, terms=2, gates=gates) * scatter(4096)
+    reference.check_filter_gradient(dk, exact, dy, u, bound=bound, pairs=True, **named)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +144,7 @@ def test_scaled_losses(size: float) -> None:
 
 def test_which_lengths_take_it() -> None:
     limit = 227 * 1024
-    assert has_kernels("causal", 2**18, 2**18, "bf16") and has_kernels("circular", 32768, 32768, "fp32")
-    assert not has_kernels("causal", 32768, 32768, "fp32")
+    assert choose("circular", 32768, 32768, "fp32", "fp32", limit) is None
     assert choose("causal", 32768, 32768, "fp16", "fp16", limit) is None
     assert choose("circular", 65536, 65536, "fp16", "fp16", limit) is None
     for mode, length, points in (
@@ -122,8 +156,12 @@ def test_which_lengths_take_it() -> None:
         found = choose(mode, length, length, "bf16", "bf16", limit)
         assert found is not None and found.plan.n == points
     assert choose("causal", 2**24, 2**24, "fp16", "fp16", limit) is None
-    assert choose("causal", 2**18, 2**18, "fp32", "fp32", limit) is None
-    for n, split in splits().items():
+    for dtype in ("fp32", "fp16"):
+        for length in (32768, 2**18, 2**23):
+            found = choose("causal", length, length, dtype, "fp32", limit)
+            assert found is not None and found.plan.n == 2 * length and found.products == "fp32"
+    assert choose("causal", 2**24, 2**24, "fp32", "fp32", limit) is None
+    for n, split in [*splits().items(), *splits(products="fp32").items()]:
         assert (
             split.rows * split.inner.n == n == split.plan.n
             and split.outer == split.plan.factors[: len(split.outer)]

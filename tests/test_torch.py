@@ -187,32 +187,6 @@ def test_gaps_are_copied() -> None:
     torch.testing.assert_close(u.grad[..., 0], k.sum(-1).expand(4, 3))
 
 
-@pytest.mark.parametrize("gates", ["plain", "both"])
-@pytest.mark.parametrize(
-    ("mode", "length", "taps"),
-    [
-        ("causal", 50, 50),
-        ("causal", 20, 45),
-        ("circular", 37, 37),
-        ("circular", 64, 5),
-        ("two-sided", 40, 79),
-        ("two-sided", 40, 10),
-    ],
-)
-def test_filters_beyond_the_kernels_that_sum(
-    mode: str, length: int, taps: int, gates: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In fp32 a long filter's gradient comes from a convolution for every sequence; here a short one's, too."""
-    calls = []
-    monkeypatch.setattr("kernels_numba.long_gradient.has_kernels", lambda *a: calls.append(a))
-    o = operands((3, 2, length), taps, gates, torch.float32)
-    with kernels_on_host():
-        y = fftconv(o.u, o.k, mode=mode, **o.gates)
-        y.backward(o.dy)
-    assert calls == [(mode, length, taps, "fp32")]
-    torch_cases.check(o, y, mode, order=2, points=256)
-
-
 def test_only_what_is_asked_for_has_a_gradient() -> None:
     o = operands((2, 3, 10), 10, "both")
     o.u.requires_grad_(False)

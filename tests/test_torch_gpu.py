@@ -57,7 +57,7 @@ def test_long_causal(length: int, points: int, order: int) -> None:
 
 
 def test_long_causal_in_single_precision() -> None:
-    """Beyond what one kernel sums: a sequence takes the filter's place."""
+    """Beyond what one kernel sums: by rows, in fp32 throughout."""
     o = operands((3, 2, 40000), 40000, "both", torch.float32, device="cuda")
     y = fftconv(o.u, o.k, mode="causal", **o.gates)
     y.backward(o.dy)
