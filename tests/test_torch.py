@@ -271,6 +271,7 @@ def test_a_new_filter_at_an_old_address_is_not_mistaken() -> None:
 
 
 # ---- compiling, exporting, autocast --------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's own check looks at it
 def test_operators_are_registered_as_pytorch_wants() -> None:
     o = operands((2, 3, 16), 16, "both", torch.float32)
     quick = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
