@@ -259,12 +259,12 @@ def _filter(n: int, channels: int) -> Case:
     passes = n > 32768
 
     def counts() -> dict[str, dict[str, int]]:
-        taps, spectrum, points = 4 * n, 4 * n + 4, 8 * n  # of a channel
+        taps, spectrum, points = 4 * n, 4 * n + 4, 4 * n  # of a channel
         if not passes:
             return _sum([("filter_whole", channels * (taps + spectrum), 0)])
         # Points are written by every pass, and read by all but the first, by the search for the peak and at the end.
-        crossings = 2 * len(factors_of(n)) + 1
-        return _sum([("filter_transform", channels * (taps + spectrum + crossings * points), 0)])
+        crossings = 2 * len(factors_of(n // 2)) + 1
+        return _sum([("filter_passes", channels * (taps + spectrum + crossings * points), 0)])
 
     def prepare(torch: Any) -> Prepared:
         import reference
@@ -278,7 +278,7 @@ def _filter(n: int, channels: int) -> Case:
 
         def call() -> None:
             allowed = filter_transform.WORKSPACE_BYTES
-            filter_transform.WORKSPACE_BYTES = 8 * n * channels
+            filter_transform.WORKSPACE_BYTES = 4 * n * channels
             try:
                 found["spectrum"] = prepare_filter(k, length=n, plan=plan, scaled=True)
             finally:
@@ -292,7 +292,7 @@ def _filter(n: int, channels: int) -> Case:
 
         return call, error, reference.fftconv_bound(plan.order, "fp16")
 
-    launches = ("filter_transform",) * (len(factors_of(n)) + 2) if passes else ("filter_whole",)
+    launches = ("filter_passes",) * (len(factors_of(n // 2)) + 3) if passes else ("filter_whole",)
     return Case(launches, f"H={channels};N={n}", counts, prepare)
 
 

@@ -30,6 +30,7 @@ from kernels_numba import (
     fused_group,
     fused_warp,
     gradient_families,
+    gradient_float,
     linear_group,
     linear_realign,
     short_conv,
@@ -72,7 +73,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     the default plans, and the same variants at 1024 points. Filters: the passes in fp32. Linear layers: the default
     kernels of some shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and
     the realigning copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`. Those that measure a
-    GPU: `_probes`.
+    GPU: `_probes`. Results under two gates: see `_two_gates`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -119,8 +120,16 @@ def kernels() -> Iterator[tuple[Any, Any]]:
         filter_passes.Spec("last", dtype="fp16"),
     ):
         yield filter_passes.family(spec), spec
+    yield from _two_gates()
     yield from _conv2d()
     yield from _probes()
+
+
+def _two_gates() -> Iterator[tuple[Any, Any]]:
+    """Kernels whose results go under two output gates: the default of an order each, and in fp32."""
+    both = {"pregate": True, "postgate": True, "twice": True}
+    for n, dtype in ((1024, "fp16"), (4096, "fp16"), (16384, "fp16"), (1024, "fp32")):
+        yield _kernel(default_plans(dtype=dtype)[n], dtype, **both)
 
 
 def _probes() -> Iterator[tuple[Any, Any]]:
@@ -197,6 +206,7 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
         family = gradient_families.family_of(plan, dtype)
         assert family is not None
         yield family, family.make_spec(plan, dtype, guarded=gated, pregate=gated, postgate=gated)
+    yield gradient_float, gradient_float.Spec(1, (16, 16, 16), complex_rows=True)
     for spec in (
         filter_gradient.Spec("whole", (8, 8, 8), staged=True),
         filter_gradient.Spec("whole", (32, 32, 16)),

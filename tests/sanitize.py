@@ -60,6 +60,24 @@ def convolve(*plans: Plan, dtype: str = "fp16", products: str | None = None) -> 
             assert found <= bound, f"{plan} {mode}: error {found}, bound {bound}"
 
 
+def gate_twice(*plans: Plan, dtype: str = "fp16") -> None:
+    """One convolution under two output gates, of odd length, beside the two runs that it stands for."""
+    for plan in plans:
+        for length in (plan.n, plan.n // 2 - 3):
+            u, before, first, second = (
+                _there(_random(3, 2, length, seed=s).astype(np.float16 if dtype == "fp16" else np.float32))
+                for s in range(4)
+            )
+            k = _random(2, length, seed=4) / length**0.5
+            mode = "circular" if length == plan.n else "causal"
+            spectrum = kernels_numba.prepare_filter(k, length=length, mode=mode, dtype=dtype, plan=plan)
+            run = kernels_numba.FFTConv(spectrum, batch=3)
+            both = run.twice(u, first, second, pregate=before)
+            for y, gate in zip(both, (first, second), strict=True):
+                right = run(u, pregate=before, postgate=gate).host()
+                assert np.array_equal(y.host(), right) and np.isfinite(right.astype(float)).all()
+
+
 def transform_filters() -> None:
     """Filters of several lengths and types, whose spectra are made on the GPU."""
     for n, dtype in ((256, "fp16"), (768, "fp16"), (4096, "fp32"), (65536, "fp16")):
@@ -91,7 +109,7 @@ def differentiate(*plans: Plan, dtype: str = "fp16") -> None:
 
 
 def train() -> None:
-    """Short filters of any length with their gradients, and the gradient of a long filter by rows."""
+    """Short filters of any length with their gradients, and the gradient of a long filter by rows, also in fp32."""
     from kernels_numba.long_gradient import LongFilterGradient, choose
     from kernels_numba.short_conv import short_conv, short_conv_gradients
 
@@ -108,20 +126,22 @@ def train() -> None:
         for found, exact in ((y, wanted), (dx.host(), back), (dw.host(), sums)):
             assert np.linalg.norm(found - exact) <= 1e-3 * np.linalg.norm(exact)
     shape = (3, 1, 40000)
-    u, dy = (_random(*shape, seed=s).astype(np.float16) for s in (0, 1))
-    gates = {name: _random(*shape, seed=2).astype(np.float16) for name in ("pregate", "postgate")}
-    split = choose("causal", shape[2], shape[2], "fp16", "fp16", 227 * 1024)
-    assert split is not None
-    exact = reference.fftconv_gradients(dy, u, np.zeros((1, shape[2])), mode="causal", **gates).k
-    for workspace in (2**28, 1):
+    for workspace, dtype in ((2**28, "fp16"), (1, "fp16"), (2**28, "fp32")):
+        kind = np.float16 if dtype == "fp16" else np.float32
+        u, dy = (_random(*shape, seed=s).astype(kind) for s in (0, 1))
+        gates = {name: _random(*shape, seed=2).astype(kind) for name in ("pregate", "postgate")}
+        split = choose("causal", shape[2], shape[2], dtype, dtype, 227 * 1024)
+        assert split is not None
+        exact = reference.fftconv_gradients(dy, u, np.zeros((1, shape[2])), mode="causal", **gates).k
         gradient = LongFilterGradient(
-            shape, taps=shape[2], mode="causal", dtype="fp16", split=split, workspace=workspace
+            shape, taps=shape[2], mode="causal", dtype=dtype, split=split, workspace=workspace
         )
         there = [_there(x) for x in (u, dy, *gates.values())]
         adapter = kernels_numba.arrays.adapter_of(there[0], "u")
         dk = gradient.launch(*there, adapter=adapter, index=0).host()
         found = reference.filter_gradient_error(dk, exact, dy, u, pairs=True, **gates).overall
-        assert found <= 1.3 * reference.filter_gradient_bound(len(split.plan.factors), "fp16", gates=2)
+        order, bound = len(split.plan.factors), reference.filter_gradient_bound
+        assert found <= (1e-6 if dtype == "fp32" else 1.3 * bound(order, "fp16", gates=2))
 
 
 def _there(x: np.ndarray) -> object:
@@ -299,6 +319,8 @@ PARTS: dict[str, Callable[[], None]] = {
         convolve, *(kernels_numba.families.default_plan(n, "fp32") for n in (16384, 32768)), dtype="fp32"
     ),
     "complex": partial(convolve, kernels_numba.families.default_plan(1024, "complex64"), dtype="complex64"),
+    "two-gates": partial(gate_twice, *_plans((32, 32), (64, 64), (16, 16, 16), (8, 8, 16, 16), (48, 48))),
+    "two-gates-float": partial(gate_twice, *_plans((4, 8, 16), (4, 16, 16)), dtype="fp32"),
     "filter": transform_filters,
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
