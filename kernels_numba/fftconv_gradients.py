@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from kernels_numba import complex_gradients
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, _dtype_of, _shape_of
@@ -61,7 +62,7 @@ def fftconv_gradients(
     """Return the gradients of `fftconv` in its operands, from ``dy``, that in its result.
 
     Args:
-        u: as given to `fftconv`, [B, H, L] or [H, L], fp16, bf16 or fp32.
+        u: as given to `fftconv`, [B, H, L] or [H, L], of any type; complex ones of NumPy, PyTorch or CuPy.
         k: the filter [H, K] or [K]; or a :class:`Spectrum` from ``prepare_filter(k, ..., gradients=True)``, which costs
             nothing here (its gradient is [H, K]).
         dy: the gradient in y, shaped and typed as ``u``.
@@ -74,8 +75,8 @@ def fftconv_gradients(
         needs: which gradients are wanted; each costs about one convolution, u and pregate one together.
 
     Returns:
-        The gradients in u and the gates, arrays of their kind; that in k float32 [H, K] or [K], summed over all that
-        share a filter. Where kernels run on a GPU nothing here waits for it.
+        The gradients in u and the gates, arrays of their kind; that in k float32 [H, K] or [K] (of a complex filter
+        complex64), summed over all that share a filter. Where kernels run on a GPU nothing here waits for it.
 
     Raises:
         TypeError, ValueError: as `fftconv`; a spectrum without its adjoint, or an unknown name in ``needs``.
@@ -95,10 +96,11 @@ def fftconv_gradients(
     known = adapter_of(k, "k")
     if taps not in (None, k.shape[-1]):
         raise ValueError(f"taps: the filter has {k.shape[-1]} taps, not {taps}; leave taps away")
-    if known.dtype_name(k) in (*COMPLEX_TYPES, "complex128") or dtype in COMPLEX_TYPES:
-        raise TypeError(
-            "u, k: gradients of complex convolutions have no kernels; use reference.fftconv_gradients"
-        )
+    if dtype in COMPLEX_TYPES:
+        _Run(None, None, None, shape, dtype, wanted)._checked(u, dy, pregate, postgate)
+        how = {"mode": mode, "plan": plan, "products": products}
+        found = complex_gradients.gradients(u, k, dy, pregate, postgate, wanted, **how)
+        return Gradients(**dict.fromkeys(NEEDS) | found)
     on_gpu = known.index(k) is not None or device().is_gpu
     prepared: dict[str, Any] = {"length": shape[2], "mode": mode, "dtype": dtype, "plan": plan}
     prepared |= {"channels": shape[1], "products": products, "scaled": True if on_gpu else None}
@@ -152,7 +154,8 @@ class FFTConvGradients:
         wanted = _wanted(needs)
         if spectrum.dtype in COMPLEX_TYPES:
             raise TypeError(
-                "spectrum: gradients of complex convolutions have no kernels; use reference.fftconv_gradients"
+                "spectrum: gradients of complex convolutions need conjugate spectra; give the filter to "
+                "fftconv_gradients"
             )
         if spectrum.adjoint is None and ("u" in wanted or "pregate" in wanted):
             raise ValueError(

@@ -312,6 +312,26 @@ def test_what_requires_a_gradient_is_refused(torch: Any) -> None:
         assert poisoned(fftconv_gradients(u, filters(1, 256), u).u).shape == u.shape
 
 
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_complex_sequences(library: str, torch: Any) -> None:
+    xp = pytest.importorskip(library)
+    draw = np.random.default_rng(9)
+
+    def noise_of(*shape: int) -> Any:
+        return (draw.standard_normal(shape) + 1j * draw.standard_normal(shape)).astype(np.complex64)
+
+    u, dy, before, after, k = *(noise_of(3, 2, 1000) for _ in range(4)), noise_of(2, 1000)
+    put = (lambda x: torch.from_numpy(x).cuda()) if library == "torch" else xp.asarray
+    get = (lambda x: x.cpu().numpy()) if library == "torch" else xp.asnumpy
+    gates = {"pregate": before, "postgate": after}
+    there = {name: put(x) for name, x in gates.items()}
+    found = fftconv_gradients(put(u), put(k), put(dy), mode="causal", **there)
+    exact = reference.fftconv_gradients(dy, u, k, mode="causal", **gates)
+    for name in NAMES:
+        got, wanted = get(getattr(found, name)), getattr(exact, name)
+        assert got.dtype == np.complex64 and np.linalg.norm(got - wanted) <= 5e-7 * np.linalg.norm(wanted)
+
+
 TWICE = [*dict.fromkeys((*families.DEFAULT_FACTORS.values(), (64, 64), (48, 48)))]
 
 
