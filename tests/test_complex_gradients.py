@@ -97,5 +97,5 @@ def test_refused() -> None:
     with pytest.raises(TypeError, match="dy: expected complex64"):
         fftconv_gradients(u, k, u.real)
     spectrum = prepare_filter(k, length=256, dtype="complex64")
-    with pytest.raises(TypeError, match="give the filter to fftconv_gradients$"):
+    with pytest.raises(TypeError, match="give the filter to fftconv_gradients"):
         FFTConvGradients(spectrum, batch=2)
