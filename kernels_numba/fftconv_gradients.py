@@ -98,8 +98,9 @@ def fftconv_gradients(
         raise ValueError(f"taps: the filter has {k.shape[-1]} taps, not {taps}; leave taps away")
     if dtype in COMPLEX_TYPES:
         _Run(None, None, None, shape, dtype, wanted)._checked(u, dy, pregate, postgate)
-        how = {"mode": mode, "plan": plan, "products": products}
-        found = complex_gradients.gradients(u, k, dy, pregate, postgate, wanted, **how)
+        found = complex_gradients.gradients(
+            u, k, dy, pregate, postgate, wanted, mode=mode, plan=plan, products=products
+        )
         return Gradients(**dict.fromkeys(NEEDS) | found)
     on_gpu = known.index(k) is not None or device().is_gpu
     prepared: dict[str, Any] = {"length": shape[2], "mode": mode, "dtype": dtype, "plan": plan}

@@ -7,6 +7,7 @@ group of channels and pairs of sequences. Nothing is ever copied as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -93,7 +94,13 @@ class LongFFTConv(FFTConv):
         return f"{mine:+.0f} us by launches and L2 ({other:+.0f} in groups of {small:,} bytes)"
 
     def specs(
-        self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
+        self,
+        low_bits: int = 0,
+        *,
+        pregate: bool = False,
+        postgate: bool = False,
+        twice: bool = False,
+        where: Device | None = None,
     ) -> tuple[OuterSpec, Any, OuterSpec]:
         """The three kernels: forward outer stage, rows, inverse outer stage."""
         plan, products, length = self.spectrum.plan, self.spectrum.products, self.shape[2]
@@ -113,7 +120,7 @@ class LongFFTConv(FFTConv):
                 outer_float_spec(self.split, self.spectrum.dtype, inverse=inverse, gated=gated, **own)
                 for inverse, gated in ((False, pregate), (True, postgate))
             )
-            return first, inner, last
+            return first, inner, replace(last, twice=twice)
         half = 2 * length <= plan.n
         choices: dict[str, Any] = {
             "halves": self._halves(low_bits),
@@ -122,7 +129,8 @@ class LongFFTConv(FFTConv):
         }
         forward = outer_spec(self.split, products, inverse=False, pregate=pregate, half_in=half, **choices)
         choices |= {"postgate": postgate, "scaled": self.scaled}
-        return forward, inner, outer_spec(self.split, products, inverse=True, half_out=half, **choices)
+        inverse = outer_spec(self.split, products, inverse=True, half_out=half, **choices)
+        return forward, inner, replace(inverse, twice=twice)
 
     def operand_key(self, family: Any, spec: Any) -> tuple:
         """What the constant buffers of one of the kernels depend on."""
@@ -140,20 +148,19 @@ class LongFFTConv(FFTConv):
         if key in self._launches:
             return self._launches[key]
         index = key[0]
-        stages = Stages(self, key[:4], _device_operands)
+        stages = Stages(self, key, _device_operands)
         if index not in self._workspaces:
             self._workspaces[index] = self._allocate(index)
         rooms = self._workspaces[index]
 
-        def run(stream: int, u: int, pregate: int, postgate: int, y: int) -> None:
-            stages(stream, u=u, pregate=pregate, postgate=postgate, y=y, z=rooms.of(stream)[0])
+        def run(
+            stream: int, u: int, pregate: int, postgate: int, y: int, second: int = 0, y2: int = 0
+        ) -> None:
+            given = {"u": u, "pregate": pregate, "postgate": postgate, "second": second, "y": y, "y2": y2}
+            stages(stream, **given, z=rooms.of(stream)[0])
 
         self._launches[key] = run
         return run
-
-    def twice(self, u: Any, first: Any, second: Any, *, pregate: Any = None) -> tuple[Any, Any]:
-        """As :meth:`FFTConv.twice`, in two runs."""
-        return self(u, pregate=pregate, postgate=first), self(u, pregate=pregate, postgate=second)
 
     def _allocate(self, index: int) -> Workspaces:
         """The workspace on a GPU, and a second one for a stream that a graph is captured on if both fit."""
@@ -169,29 +176,44 @@ class LongFFTConv(FFTConv):
             ) from error
 
     def run_cpu(
-        self, u: Any, *, pregate: Any = None, postgate: Any = None, out: Any = None, blocks: int = CPU_BLOCKS
+        self,
+        u: Any,
+        *,
+        pregate: Any = None,
+        postgate: Any = None,
+        out: Any = None,
+        second: tuple[Any, Any] | None = None,
+        blocks: int = CPU_BLOCKS,
     ) -> tuple[Any, Counters]:
         """Run all kernels on the CPU body; returns y and what was counted, over all of them."""
         from kernels_numba.tile.machine import POISON, Machine
 
         machine = Machine()
-        specs = self.specs(pregate=pregate is not None, postgate=postgate is not None)
+        specs = self.specs(
+            pregate=pregate is not None, postgate=postgate is not None, twice=second is not None
+        )
         poison, poison_z = (
             POISON if ELEMENT_TYPES[dtype].itemsize == 2 else np.float32(np.nan)
             for dtype in (self.spectrum.dtype, self.spectrum.products)
         )
-        result = _aligned(np.full(int(np.prod(self.shape)), poison, poison.dtype))
+        size = int(np.prod(self.shape))
+        result, result2 = (_aligned(np.full(n, poison, poison.dtype)) for n in (size, size if second else 0))
         arrays = {
             "u": _bits(u),
             "pregate": _bits(pregate),
             "postgate": _bits(postgate),
+            "second": _bits(second[0] if second else None),
             "y": result,
+            "y2": result2,
             "workspace": _aligned(np.empty(self.groups.bytes // poison_z.itemsize, poison_z.dtype)),
         }
         for group in self.groups:
             arrays["workspace"][...] = poison_z
             self._group_on_cpu(machine, group, specs, arrays, blocks)
-        values = result.view(ELEMENT_TYPES[self.spectrum.dtype]).reshape(self.shape)
+        kind = ELEMENT_TYPES[self.spectrum.dtype]
+        values = result.view(kind).reshape(self.shape)
+        if second:
+            _write(second[1], adapter_of(second[1], "out"), result2.view(kind).reshape(self.shape))
         if out is None:
             return values, machine.counters
         _write(out, adapter_of(out, "out"), values)
@@ -224,7 +246,19 @@ class LongFFTConv(FFTConv):
             arguments, count = (
                 ([buffers["u"], buffers["pregate"], *tables, z, *scalars], grids[0]),
                 ([z, none, none, none, spectrum, scale, *tables, z, none, *integers], grid),
-                ([z, buffers["postgate"], *tables, scale, buffers["y"], *scalars], grids[1]),
+                (
+                    [
+                        z,
+                        buffers["postgate"],
+                        buffers["second"],
+                        *tables,
+                        scale,
+                        buffers["y"],
+                        buffers["y2"],
+                        *scalars,
+                    ],
+                    grids[1],
+                ),
             )[which]
             machine.run(kernel, count, spec.warps, spec.shared_bytes // 4, arguments)
 

@@ -150,11 +150,11 @@ class LongFilterGradient:
         rows = self.family.make_spec(self.split.inner, self.products, guarded=False, **fitting)
         if self.products == "fp32":
             own = {"length": length, "batch": batch}
-            of_u, of_dy = (
+            both = [
                 outer_float_spec(self.split, self.dtype, inverse=False, gated=gate, **own)
                 for gate in (pregate, postgate)
-            )
-            return of_u, of_dy, replace(rows, complex_rows=True)
+            ]
+            return both[0], both[1], replace(rows, complex_rows=True)
         nbytes = ELEMENT_TYPES[self.dtype].itemsize
         choices: dict[str, Any] = {
             "halves": next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (nbytes * v) == 0),

@@ -61,17 +61,21 @@ class Stages:
 
     Args:
         convolve: the convolution.
-        key: GPU, low bits of the addresses, and whether there are gates, as `FFTConv._launch`.
+        key: GPU, low bits of the addresses, whether there are gates, and whether twice, as `FFTConv._launch`.
         operands: ``operands(family, key, index)``, constant buffers on a GPU.
     """
 
-    def __init__(self, convolve: Any, key: tuple[int, int, bool, bool], operands: Callable[..., Any]) -> None:
-        index, low_bits, pregate, postgate = key
+    def __init__(
+        self, convolve: Any, key: tuple[int, int, bool, bool, bool], operands: Callable[..., Any]
+    ) -> None:
+        index, low_bits, pregate, postgate, twice = key
         self.where, self.split, self.shape = device(index), convolve.split, convolve.shape
         self.rows = convolve.rows
         self.itemsize = ELEMENT_TYPES[convolve.spectrum.dtype].itemsize
         self.words_each = int(convolve.spectrum.words.shape[1])
-        self.specs = convolve.specs(low_bits, pregate=pregate, postgate=postgate, where=self.where)
+        self.specs = convolve.specs(
+            low_bits, pregate=pregate, postgate=postgate, twice=twice, where=self.where
+        )
         inner = self.split.family
         families = (outer_family(self.specs[0]), inner, outer_family(self.specs[2]))
         self.loaded = [
@@ -85,9 +89,8 @@ class Stages:
         self._made: dict[tuple[int, int, int], tuple[Callable[..., None], ...]] = {}
         self.steps = [step for group in convolve.groups for step in self._steps(group)]
 
-    def __call__(self, stream: int, *, u: int, pregate: int, postgate: int, y: int, z: int) -> None:
+    def __call__(self, stream: int, **given: int) -> None:
         """Launch everything on a stream; addresses of the arrays and of the workspace ``z``."""
-        given = {"u": u, "pregate": pregate, "postgate": postgate, "y": y, "z": z}
         for run, pointers in self.steps:
             places = (given[name] + self.itemsize * at if name else at for name, at in pointers)
             run(stream, *places)
@@ -104,7 +107,7 @@ class Stages:
         return [
             (forward, (("u", at), ("pregate", at), ("z", 0))),
             (inner, (("z", 0), ("", words), ("", scales), ("z", 0))),
-            (inverse, (("z", 0), ("postgate", at), ("", scales), ("y", at))),
+            (inverse, (("z", 0), ("postgate", at), ("second", at), ("", scales), ("y", at), ("y2", at))),
         ]
 
     def _launchers(self, channels: int, pairs: int, batch: int) -> tuple[Callable[..., None], ...]:
@@ -129,8 +132,8 @@ class Stages:
                 ),
                 self.loaded[2].launcher(
                     outer_grid(inverse, channels, pairs),
-                    ("z", "postgate", *last, "scales", "y", *scalars),
-                    ("z", "postgate", "scales", "y"),
+                    ("z", "postgate", "second", *last, "scales", "y", "y2", *scalars),
+                    ("z", "postgate", "second", "scales", "y", "y2"),
                 ),
             )
         return self._made[size]

@@ -126,11 +126,13 @@ def _forward(tile: Any, spec: Spec) -> Any:
 def _inverse(tile: Any, spec: Spec) -> Any:
     """Rows of the intermediate to samples.
 
-    Arguments: float32 ``z`` as in `_forward`, sequences ``post``, float32 ``tables``, words ``places``, float32
-    ``scales`` (not used: fp32 spectra are never scaled), sequences ``y``; then the integers of `_forward`.
+    Arguments: float32 ``z`` as in `_forward`, sequences ``post`` and ``post2``, float32 ``tables``, words ``places``,
+    float32 ``scales`` (not used: fp32 spectra are never scaled), sequences ``y`` and ``out2``; then the integers of
+    `_forward`.
     """
     a, b, n2, strip, warps, strips = spec.a, spec.b, spec.n2, spec.strip, spec.warps, spec.strips
     single, guarded, gated, sparse, kept = b == 1, spec.guarded, spec.postgate, spec.kept > 0, spec.rows_kept
+    twice = spec.twice
     factor, apart = spec.last
     at_between, at_within, at_row = spec.places
     together = 32 // strip
@@ -160,7 +162,7 @@ def _inverse(tile: Any, spec: Spec) -> Any:
     barrier, opaque, load_mark, at_marks = tile.barrier, tile.opaque, tile.load_float, spec.n1
     per_block = warps if single else 1
 
-    def kernel(z, post, tables, places, scales, y, pairs, batch, channels, group, length):
+    def kernel(z, post, post2, tables, places, scales, y, out2, pairs, batch, channels, group, length):
         index, w = small(lane()), small(warp())
         item = small(block() * per_block)
         if single:
@@ -181,6 +183,11 @@ def _inverse(tile: Any, spec: Spec) -> Any:
                     x = get(z, source, n2)
                 x = turn_within(x, tables, at_within + 4 * column)
                 x = dft_first(turn_row(x, tables, at_row + 4 * column))
+                if twice:
+                    v = join(load_gate(post2, to, length, column), load_gate(post2, other, second, column))
+                    v = gate(x, v)
+                    store_first(out2, to, length, column, v)
+                    store_second(out2, other, second, column, v)
                 if gated:
                     x = gate(
                         x, join(load_gate(post, to, length, column), load_gate(post, other, second, column))
@@ -216,6 +223,11 @@ def _inverse(tile: Any, spec: Spec) -> Any:
                     at = small(i * n2 + column)
                     x = turn_between(get_points(small(2 * strip * i + point)), tables, at_between + 2 * a * i)
                     x = dft_first(x)
+                    if twice:
+                        v = join(load_gate(post2, to, length, at), load_gate(post2, other, second, at))
+                        v = gate(x, v)
+                        store_first(out2, to, length, at, v)
+                        store_second(out2, other, second, at, v)
                     if gated:
                         x = gate(x, join(load_gate(post, to, length, at), load_gate(post, other, second, at)))
                     store_first(y, to, length, at, x)
@@ -229,7 +241,7 @@ def signature(spec: Spec) -> tuple[str, ...]:
     """Kinds of the kernel's arguments, for the compiler."""
     io = "FLOATS" if spec.io == "fp32" else "HALVES"
     if spec.inverse:
-        return ("FLOATS", io, "FLOATS", "WORDS", "FLOATS", io) + ("INT",) * 5
+        return ("FLOATS", io, io, "FLOATS", "WORDS", "FLOATS", io, io) + ("INT",) * 5
     return (io, io, "FLOATS", "WORDS", "FLOATS") + ("INT",) * 5
 
 

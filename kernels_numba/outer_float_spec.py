@@ -26,8 +26,8 @@ class Spec:
     """One kernel: rows ``n1 = a b``, of ``n2`` columns, taken ``strip`` columns at a time.
 
     ``io``: type of the sequences. ``live``: of the factor a, points that can hold signal, or are wanted. ``guarded``,
-    ``pregate``, ``postgate``: as for the fused kernels. ``kept``: rows of the intermediate that are not left out, if
-    some are.
+    ``pregate``, ``postgate``, ``twice``: as for the fused kernels. ``kept``: rows of the intermediate that are not left
+    out, if some are.
     """
 
     a: int
@@ -42,6 +42,7 @@ class Spec:
     guarded: bool = False
     pregate: bool = False
     postgate: bool = False
+    twice: bool = False
     kept: int = 0
     dtype: str = "fp32"
 
@@ -59,6 +60,7 @@ class Spec:
     def name(self) -> str:
         """For error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
+        gates += "_twice" if self.twice else ""
         parts = f"{self.a}x{self.b}_of_{self.n2}" if self.b > 1 else f"{self.a}_of_{self.n2}"
         flags = ("_guarded" if self.guarded else "") + (f"_rows{self.kept}" if self.kept else "")
         way = f"inverse_{parts}_out{self.live}" if self.inverse else f"forward_{parts}_in{self.live}"

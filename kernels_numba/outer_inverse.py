@@ -23,11 +23,12 @@ from kernels_numba.outer_spec import Spec, columns_of_lane, constant_words, scal
 def build_inverse(tile: Any, spec: Spec) -> Any:
     """Rows of the workspace to samples.
 
-    Arguments: halves ``z`` as in `outer_forward.build_forward`, halves ``post``, words of the constants, float32
-    ``scales`` [group channels], halves ``y``; then the integers of `outer_forward.build_forward`.
+    Arguments: halves ``z`` as in `outer_forward.build_forward`, halves ``post`` and ``post2``, words of the constants,
+    float32 ``scales`` [group channels], halves ``y`` and ``out2``; then the integers of `outer_forward.build_forward`.
     """
     a, b, n2, strip, halves = spec.a, spec.b, spec.n2, spec.strip, spec.halves
     guarded, gated, scaled, single = spec.guarded, spec.postgate, spec.scaled, spec.b == 1
+    twice = spec.twice
     tiles, warps, strips, row_words = column_tiles(spec), spec.warps, spec.strips, spec.row_words
     group_words, part_words, copied = spec.group_words, spec.part_words, spec.copied
     small, int64, divide = tile.small, tile.int64, tile.divide
@@ -74,7 +75,7 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
     barrier, opaque, warp_sync = tile.barrier, tile.opaque, tile.warp_sync
     per_block = warps if single else 1
 
-    def kernel(z, post, words, scales, y, pairs, batch, channels, group, length):
+    def kernel(z, post, post2, words, scales, y, out2, pairs, batch, channels, group, length):
         index = small(lane())
         w = small(warp())
         g = small(index >> 2)
@@ -130,9 +131,16 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
                 if gated:
                     v1 = gather_gate(post, to, length, up, special, down, up)
                     v2 = gather_gate(post, other_to, second, up, special, down, up)
+                    if twice:
+                        v3 = gather_gate(post2, to, length, up, special, down, up)
+                        v4 = gather_gate(post2, other_to, second, up, special, down, up)
+                        again = multiply(v, join(v3, v4))
                     v = multiply(v, join(v1, v2))
                 store_real(y, to, length, up, special, down, up, v)
                 store_imaginary(y, other_to, second, up, special, down, up, v)
+                if twice:
+                    store_real(out2, to, length, up, special, down, up, again)
+                    store_imaginary(out2, other_to, second, up, special, down, up, again)
             else:
                 word = small(16 * (t >> 1) + 2 * (t & 1)) if strip == 64 and not copied else t
                 if copied:
@@ -218,9 +226,16 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
                     if gated:
                         v1 = gather_gate(post, to, length, up, special, down, up)
                         v2 = gather_gate(post, other_to, second, up, special, down, up)
+                        if twice:
+                            v3 = gather_gate(post2, to, length, up, special, down, up)
+                            v4 = gather_gate(post2, other_to, second, up, special, down, up)
+                            again = multiply(v, join(v3, v4))
                         v = multiply(v, join(v1, v2))
                     store_real(y, to, length, up, special, down, up, v)
                     store_imaginary(y, other_to, second, up, special, down, up, v)
+                    if twice:
+                        store_real(out2, to, length, up, special, down, up, again)
+                        store_imaginary(out2, other_to, second, up, special, down, up, again)
                     i = small(i + warps)
 
     return kernel

@@ -27,7 +27,7 @@ STRIPS = (32, 64)
 class Spec:
     """One kernel: rows ``n1 = a b``, of ``n2`` columns, taken ``strip`` columns at a time.
 
-    ``halves``, ``guarded``, ``pregate``, ``postgate``, ``scaled``: as for the fused kernels. ``half_in`` and
+    ``halves``, ``guarded``, ``pregate``, ``postgate``, ``twice``, ``scaled``: as for the fused kernels. ``half_in`` and
     ``half_out``: only the first half of the rows holds signal, or is wanted.
     """
 
@@ -41,6 +41,7 @@ class Spec:
     guarded: bool = False
     pregate: bool = False
     postgate: bool = False
+    twice: bool = False
     scaled: bool = False
     half_in: bool = False
     half_out: bool = False
@@ -78,6 +79,7 @@ class Spec:
         """For error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         parts = f"{self.a}x{self.b}_of_{self.n2}" if self.b > 1 else f"{self.a}_of_{self.n2}"
+        gates += "_twice" if self.twice else ""
         live = ("_in" if self.half_in else "") + ("_out" if self.half_out else "")
         live = f"{live}half" if live else ""
         flags = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")

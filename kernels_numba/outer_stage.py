@@ -26,7 +26,7 @@ from kernels_numba.outer_spec import Spec, min_blocks, operand_key, operands
 
 VOCABULARY = "outer"
 FORWARD_SIGNATURE = ("HALVES", "HALVES", "WORDS", "HALVES") + ("INT",) * 5
-INVERSE_SIGNATURE = ("HALVES", "HALVES", "WORDS", "FLOATS", "HALVES") + ("INT",) * 5
+INVERSE_SIGNATURE = ("HALVES",) * 3 + ("WORDS", "FLOATS", "HALVES", "HALVES") + ("INT",) * 5
 
 
 def build(tile: Any, spec: Spec) -> Any:

@@ -74,11 +74,11 @@ def test_counts_equal_the_counters(
     z = np.zeros(2 * pairs * channels * n, np.int16)
     (words,) = outer_stage.operands(*outer_stage.operand_key(spec))
     constants, scales = Buffer("constants", words), Buffer("scales", np.ones(channels, np.float32))
-    scalars = (pairs, batch, channels, channels, length)
+    scalars, none = (pairs, batch, channels, channels, length), Buffer("none", np.empty(0, np.int16))
     machine = Machine()
     kernel = outer_stage.build(tile(machine, "fp16", "outer"), spec)
     arguments = (
-        [Buffer("workspace", z), Buffer("postgate", x), constants, scales, Buffer("y", x)]
+        [Buffer("workspace", z), Buffer("postgate", x), none, constants, scales, Buffer("y", x), none]
         if inverse
         else [Buffer("u", x), Buffer("pregate", x), constants, Buffer("workspace", z)]
     )
@@ -129,10 +129,11 @@ def test_counts_in_fp32_equal_the_counters(
     found = outer_float.operands(*outer_float.operand_key(spec))
     tables = [Buffer(name, words) for name, words in zip(("constants", "tables"), found, strict=True)]
     scales, gate = Buffer("scales", np.ones(channels, np.float32)), Buffer(next(iter(gates)), x)
+    none = Buffer("none", np.empty(0, x.dtype))
     machine = Machine()
     kernel = outer_float.build(tile(machine, "fp32", "float"), spec)
     arguments = (
-        [Buffer("workspace", z), gate, *tables, scales, Buffer("y", x)]
+        [Buffer("workspace", z), gate, none, *tables, scales, Buffer("y", x), none]
         if inverse
         else [Buffer("u", x), gate, *tables, Buffer("workspace", z)]
     )

@@ -22,6 +22,9 @@ CASES = [  # a family each, and both packings; causal ones are of odd length
     ((48, 48), "pair", "fp16"),
     ((16, 16), "pair", "fp32"),
     ((16, 16), "half", "fp32"),
+    ((16, 16, 16), "long", "fp16"),  # with an outer stage each
+    ((16, 16, 16, 16), "long", "bf16"),
+    ((16, 16, 16), "long", "fp32"),
 ]
 
 
@@ -35,8 +38,13 @@ def test_the_bits_of_two_runs(factors: tuple[int, ...], packing: str, dtype: str
         for x in (noise((3, 1, length), "fp16" if dtype == "fp32" else dtype, i) for i in range(4))
     )
     k = np.random.default_rng(4).standard_normal((1, length)) / length**0.5
-    plan = Plan(n, factors, packing=packing)
-    convolve = FFTConv(prepare_filter(k, length=length, mode=mode, dtype=dtype, plan=plan), batch=3)
+    long = packing == "long"
+    plan = Plan(n, factors, packing="pair" if long else packing)
+    spectrum = prepare_filter(
+        k, length=length, mode=mode, dtype=dtype, plan=plan, on_chip=512 if long else None
+    )
+    assert spectrum.outer == long
+    convolve = FFTConv(spectrum, batch=3)
     both = convolve.twice(u, first, second, pregate=before)
     for y, gate in zip(both, (first, second), strict=True):
         right = convolve(u, pregate=before, postgate=gate)
