@@ -167,9 +167,10 @@ def constant_words(spec: Spec) -> int:
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
-    Arguments of the kernel: buffers of half elements ``u``, ``pre``, ``post``, ``y``; of words ``spectrum``
-    [H, N] and ``constants``; of float32 ``scales`` [H]; then the number of items (H times pairs), the items
-    per warp, pairs per channel, batch size, channels, and the sequence length L.
+    Arguments of the kernel: buffers of half elements ``u``, ``pre``, ``post``, ``post2``; of words ``spectrum``
+    [H, N], of float32 ``scales`` [H], of words ``constants``; of half elements ``y`` and, under the gate ``post2``,
+    ``out2``; then the number of items (H times pairs), the items per warp, pairs per channel, batch size, channels,
+    and the sequence length L.
     """
     n1, n2 = spec.n1, spec.n2
     row_tiles, column_tiles, kept1, kept2 = n1 // 16, n2 // 8, spec.kept1, spec.kept2
