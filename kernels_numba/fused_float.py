@@ -33,7 +33,7 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
     Arguments of the kernel: float32 buffers ``u``, ``pre``, ``post``, ``post2``, ``spectrum`` [H, positions, 2],
-    ``scales`` (not used), ``tables`` (twiddles), ``y`` and ``out2`` (as `fused_warp.build`), and words ``mirrors``; then
+    ``scales`` (not used), ``tables`` (twiddles), words ``mirrors``, ``y`` and ``out2`` (as `fused_warp.build`); then
     the number of items (H times pairs), the items per worker, pairs per channel, batch size, channels, and the sequence
     length L (2 L for complex sequences, whose parts are neighbours).
     """
