@@ -75,8 +75,6 @@ class Spec:
     places: int = 1
     staged: bool = False
     """Of "whole": sums are brought to shared memory in the order in which they lie, which takes room for all N bins."""
-    overlap: bool = False
-    """Of "whole": its blocks may start while the launch before it runs."""
     dtype: str = "fp32"
 
     @property
@@ -108,7 +106,6 @@ class Spec:
             f"filter_gradient_{self.kind}_"
             + "x".join(map(str, [*sizes, self.places]))
             + "_staged" * self.staged
-            + "_overlap" * self.overlap
         )
 
 
@@ -130,7 +127,6 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
     stages = shape.stages
     threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
     room, n, staged = spec.room, 2 * shape.points, spec.staged
-    overlap, wait_for_previous = spec.overlap, tile.wait_for_previous
     quads = 8 if held % 8 == 0 else 4
     shift, factor, _ = shape.padding
     barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
@@ -187,8 +183,6 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         there = small(row < rows)
         row = small(row * there)
         source = int64(row) * (shares * n)
-        if overlap:
-            wait_for_previous()
         if staged:
             turn = small(0)
             while turn < turns:

@@ -247,12 +247,9 @@ class _Launches:
         def launches(todo: tuple[gradient_jobs.Job, ...]) -> list[tuple[tuple[str, ...], Launch]]:
             made = []
             for job in todo:
-                early = job.spec.kind == "whole" and (device(index).capability or (0, 0)) >= (9, 0)
-                spec = replace(job.spec, overlap=True) if early else job.spec
-                kernel = launch.load(filter_gradient.family(spec), spec, index)
+                kernel = launch.load(filter_gradient.family(job.spec), job.spec, index)
                 slots = tuple(f"{i}" for i in range(len(job.pointers)))
-                start = kernel.launcher(job.grid, (*slots, *job.scalars), slots, overlap=early)
-                made.append((job.pointers, start))
+                made.append((job.pointers, kernel.launcher(job.grid, (*slots, *job.scalars), slots)))
             return made
 
         places = self.tables["taps"].shape[0]

@@ -14,7 +14,7 @@ where the two bins of half-length packing differ by P. Then over the scale, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from kernels_numba import filter_transform, float_spec
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.device import LARGEST_SHARED_BYTES, device
+from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.filter_gradient import FACTORS as FACTORS_BACK
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.fused_float import mirror_places, point_places, point_twiddles
 from monarch.index import natural_order_of
 
-FACTORS = FACTORS_BACK | {768: (12, 4, 4, 4)}
+FACTORS = FACTORS_BACK | {128: (2, 8, 8), 768: (12, 4, 4, 4)}
 """By points P the factors of a transform."""
 POINTERS = ("taps", "numbers", "table", "roots", "mirrors", "places", "weights", "spectrum", "scales")
 """The kernel's arrays."""
@@ -46,8 +46,6 @@ class Spec:
     taps: str
     dtype: str
     limits: tuple[float, float]
-    overlap: bool = False
-    """Its blocks may start while the launch before it runs, and those of the next one while it does."""
 
     @property
     def shape(self) -> Shape:
@@ -72,8 +70,7 @@ class Spec:
     @property
     def name(self) -> str:
         """For error messages and profilers."""
-        early = "_overlap" * self.overlap
-        return f"filter_whole_{'x'.join(map(str, self.factors))}_of_{self.taps}_{self.dtype}{early}"
+        return f"filter_whole_{'x'.join(map(str, self.factors))}_of_{self.taps}_{self.dtype}"
 
 
 def fits(n: int, limit: int = LARGEST_SHARED_BYTES) -> bool:
@@ -96,7 +93,6 @@ def build(tile: Any, spec: Spec) -> Any:
     shift, factor, _ = shape.padding
     at_lanes = spec.point_words
     at_warps = at_lanes + 32 * spec.warps
-    overlap, let_next_start, wait_for_previous = spec.overlap, tile.let_next_start, tile.wait_for_previous
     barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -165,10 +161,6 @@ def build(tile: Any, spec: Spec) -> Any:
         row = small(block() * together + slot)
         there = small(row < rows)
         row = small(row * there)
-        mirror = load_mirrors(mirrors, j, threads)
-        if overlap:
-            let_next_start()
-            wait_for_previous()
         x = load(taps, int64(row) * row_taps, numbers, j)
         put1(at1, turn1(dft1(x), table, 4 * m1))
         barrier()
@@ -183,7 +175,7 @@ def build(tile: Any, spec: Spec) -> Any:
             x = dft4(get4(at4))
         put4(at4, x)
         barrier()
-        best = largest_bin(x, roots, 2 * j, base, mirror, zeros())
+        best = largest_bin(x, roots, 2 * j, base, load_mirrors(mirrors, j, threads), zeros())
         mine = small(at_lanes + index)
         put_word(mine, mine, mine, mine, as_words(best))
         barrier()
@@ -281,10 +273,9 @@ def _launcher(
 ) -> Callable[..., None]:
     from kernels_numba import launch
 
-    spec = replace(spec, overlap=(device(index).capability or (0, 0)) >= (9, 0))
     loaded = launch.load(family(spec), spec, index)
     scalars, grid = (rows, row_taps, pairs, pairs // tiles), -(-rows // spec.shape.together)
-    return loaded.launcher(grid, (*POINTERS, *scalars), POINTERS, overlap=spec.overlap)
+    return loaded.launcher(grid, (*POINTERS, *scalars), POINTERS)
 
 
 def _shape_places(factors: tuple[int, ...]) -> NDArray[np.intp]:

@@ -56,12 +56,6 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
     name = "cpu"
     one = np.float32(1)
 
-    def wait_for_previous(self) -> None:
-        """Launches follow each other on the CPU."""
-
-    def let_next_start(self) -> None:
-        """Launches follow each other on the CPU."""
-
     @staticmethod
     def small(value: Any) -> Any:
         """An index known to fit 32 bits, which a GPU then computes in 32 bits."""

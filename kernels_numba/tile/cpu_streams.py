@@ -221,3 +221,9 @@ class CpuStreams:
             counters.data[place] = (arrived + 1) % int(expected)
         self.machine.barrier()
         return arrived + 1 == int(expected)
+
+    def wait_for_previous(self) -> None:
+        """Launches follow each other on the CPU."""
+
+    def let_next_start(self) -> None:
+        """Launches follow each other on the CPU."""

@@ -143,16 +143,6 @@ class GpuTile(
         return statement("bar.warp.sync 0xffffffff;", convergent=True)
 
     @cached_property
-    def wait_for_previous(self) -> Any:
-        """Wait until the launch before this one has ended and what it wrote is visible (compute capability 9)."""
-        return statement("griddepcontrol.wait;")
-
-    @cached_property
-    def let_next_start(self) -> Any:
-        """From here on the next launch may start beside this one (compute capability 9)."""
-        return statement("griddepcontrol.launch_dependents;")
-
-    @cached_property
     def commit(self) -> Any:
         """Close a group of asynchronous copies."""
         return statement("cp.async.commit_group;")

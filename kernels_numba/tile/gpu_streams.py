@@ -20,6 +20,7 @@ from kernels_numba.tile.gpu_emit import (
     global_pointer,
     pack_tuple,
     shared_address,
+    statement,
     unpack,
 )
 
@@ -376,3 +377,13 @@ class GpuStreams(GpuCopies):
             return types.boolean(counters, types.int64, types.int64), codegen
 
         return arrive
+
+    @cached_property
+    def wait_for_previous(self) -> Any:
+        """Wait until the launch before this one has ended and what it wrote is visible (compute capability 9)."""
+        return statement("griddepcontrol.wait;")
+
+    @cached_property
+    def let_next_start(self) -> Any:
+        """From here on the next launch may start beside this one (compute capability 9)."""
+        return statement("griddepcontrol.launch_dependents;")
