@@ -4,7 +4,7 @@ A filter's N samples on its circle are P = N / 2 complex points, of two neighbou
 in place, once for each factor (decimation in frequency, as in `fused_float.py`):
 
     first    taps, placed on the circle -> their points, radix r1, times twiddles
-    next     radix 16, times twiddles; as often as there are factors left
+    next     a later one, radix 32 at most, times twiddles; as often as there are factors left
     peak     the largest magnitude of each piece of a channel's points
     scale    of each channel, from the largest of its pieces
     last     positions in the kernel's order, E a + O b of points as in `filter_whole`, over the scale, rounded
@@ -23,7 +23,7 @@ largest point, which is at most sqrt(2) times the largest bin: what the scale is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
@@ -37,45 +37,59 @@ from kernels_numba.filter_passes import AT_ONCE, MOST_PIECES, PEAK_WARPS, THREAD
 from monarch.index import natural_order_of
 
 WORKSPACE_BYTES = 32 * 2**20
-LARGEST_RADIX = 16
+RADICES = (*range(2, 17), 24, 32)
+"""That a thread transforms in its registers."""
 
 
-def factors_of(n: int) -> tuple[int, ...]:
-    """Radices of the passes over n points: 16 as often as it divides n, what is left comes first."""
-    found: list[int] = []
-    left = n
-    while left > 1:
-        radix = next((r for r in range(LARGEST_RADIX, 1, -1) if left % r == 0), 0)
-        if not radix:
-            raise ValueError(f"a transform of {n} points has a prime factor above {LARGEST_RADIX}")
-        found.insert(0, radix)
-        left //= radix
-    return tuple(found)
+@cache
+def factors_of(n: int, largest: int) -> tuple[int, ...]:
+    """Radices of the passes over n points: as few as can be, of those the least, smaller ones first."""
+    radices = [r for r in RADICES if n % r == 0 and r <= largest]
+
+    def lists(left: int, count: int, least: int) -> Iterator[tuple[int, ...]]:
+        if count == 0:
+            if left == 1:
+                yield ()
+            return
+        for r in radices:
+            if r >= least and left % r == 0:
+                yield from ((r, *rest) for rest in lists(left // r, count - 1, r))
+
+    for count in range(1, n.bit_length()):
+        found = min(lists(n, count, 2), key=lambda f: (max(f), f), default=None)
+        if found:
+            return found
+    raise ValueError(f"a transform of {n} points has a prime factor above {RADICES[-3]}")
+
+
+def largest_radix(dtype: str) -> int:
+    """That a thread's registers hold, for spectra of a type: those of fp32 are computed in fp64."""
+    return 16 if dtype == "fp32" else 32
 
 
 # ---- tables --------------------------------------------------------------------------------------------------
-def starts_of(n: int) -> tuple[int, ...]:
+def starts_of(n: int, largest: int) -> tuple[int, ...]:
     """Where each pass's twiddles begin in the table of `tables`."""
-    radices = factors_of(n)
+    radices = factors_of(n, largest)
     sizes = [2 * (r + r % 2) * (n // prod(radices[: i + 1])) for i, r in enumerate(radices)]
     return tuple(sum(sizes[:i]) for i in range(len(sizes)))
 
 
 @lru_cache(maxsize=32)
-def tables(n: int, dtype: str) -> tuple[NDArray, tuple[int, ...]]:
+def tables(n: int, dtype: str, largest: int) -> tuple[NDArray, tuple[int, ...]]:
     """Twiddles of all passes over n points, as `float_spec.tables` but for the last pass too; where each begins.
 
     In the type that spectra of ``dtype`` are computed in.
     """
     parts, step = [], n
-    for r in factors_of(n):
+    for r in factors_of(n, largest):
         step //= r
         w = np.exp(-2j * np.pi * np.outer(np.arange(r + r % 2), np.arange(step)) / (r * step))
         parts.append(w.reshape(-1, 2, step).transpose(0, 2, 1).reshape(-1))
     found = np.concatenate(parts)
     found = found.view(np.float64) if dtype == "fp32" else found.astype(np.complex64).view(np.float32)
     found.setflags(write=False)
-    return found, starts_of(n)
+    return found, starts_of(n, largest)
 
 
 def numbers(n: int, targets: NDArray[np.intp], sources: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -104,10 +118,11 @@ def all_tables(
     n: int, numbers: NDArray[np.int32], order: NDArray[np.intp], phase: NDArray[np.complex128], dtype: str
 ) -> dict[str, NDArray]:
     """What the kernels read beside taps, by name."""
+    largest = largest_radix(dtype)
     return {
         "numbers": numbers.reshape(-1, 2).T.copy(),
-        "table": tables(n // 2, dtype)[0],
-        **tables_of_positions(natural_order_of(factors_of(n // 2)), order, phase, dtype),
+        "table": tables(n // 2, dtype, largest)[0],
+        **tables_of_positions(natural_order_of(factors_of(n // 2, largest)), order, phase, dtype),
     }
 
 
@@ -130,8 +145,8 @@ def jobs(
     inner = "fp32" if dtype == "fp32" else "fp16"  # fp16 and bf16 differ in the last kernel only
     points = n // 2
     step = points
-    starts = starts_of(points)
-    for i, radix in enumerate(factors_of(points)):
+    starts = starts_of(points, largest_radix(dtype))
+    for i, radix in enumerate(factors_of(points, largest_radix(dtype))):
         step //= radix
         butterflies = rows * (points // radix)
         grid = -(-butterflies // THREADS)

@@ -16,6 +16,8 @@ from kernels_numba.filter_transform import factors_of
 from kernels_numba.float_spec import shape_of
 from monarch.index import natural_order_of
 
+LARGEST = 16
+"""Radix of a pass back to taps: the first gathers four sums for each point."""
 STAGED, WHOLE, PASSES = "staged", "whole", "passes"
 """Ways back to taps: in a block with all bins in shared memory, with half of them, and through device memory."""
 
@@ -78,8 +80,8 @@ def tables(
         at = shape.at(natural_order_of(FACTORS[points]))
         twiddle = float_spec.tables(FACTORS[points])
     else:
-        at = natural_order_of(factors_of(points))
-        twiddle = filter_transform.tables(points, "fp16")[0]
+        at = natural_order_of(factors_of(points, LARGEST))
+        twiddle = filter_transform.tables(points, "fp16", LARGEST)[0]
     width = taps if way == PASSES else table_width(taps, points)
     return {
         "bins": 2 * bin_places(natural_places(n)) if way == STAGED else bin_places(np.argsort(order)),
@@ -114,8 +116,8 @@ def jobs(
         return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps, width)),)
     found: list[Job] = []
     step = points
-    _, starts = filter_transform.tables(points, "fp16")
-    for i, radix in enumerate(factors_of(points)):
+    _, starts = filter_transform.tables(points, "fp16", LARGEST)
+    for i, radix in enumerate(factors_of(points, LARGEST)):
         step //= radix
         butterflies = rows * (points // radix)
         grid = -(-butterflies // THREADS)
