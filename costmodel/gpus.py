@@ -118,6 +118,8 @@ class GPU:
     model: dict[str, Factor] = field(default_factory=dict)
     path: str = ""
     spec_note: str = ""
+    spec_sources: dict[str, str] = field(default_factory=dict)
+    """Where single values of ``spec`` are from, if not from ``spec_source``."""
     curves: dict[str, Curve] = field(default_factory=dict)
     calibration: Calibration | None = None
 
@@ -297,6 +299,7 @@ def parse(data: dict[str, Any], *, name: str) -> GPU:
         )
     spec = dict(_section(data, "spec", name))
     note = _text(spec, "note", f"{name}: spec") if "note" in spec else ""
+    sources = _sources(spec.pop("sources", {}), f"{name}: spec.sources")
     spec_source, spec_date = _origin(spec, f"{name}: spec")
     _only(spec, tuple(SPEC_RANGES), f"{name}: spec")
     _all_there(spec, tuple(SPEC_RANGES), f"{name}: spec")
@@ -310,6 +313,7 @@ def parse(data: dict[str, Any], *, name: str) -> GPU:
         spec=numbers,
         spec_source=spec_source,
         spec_date=spec_date,
+        spec_sources=sources,
         measured=_measured(data.get("measured", {}), name),
         model=_model(_section(data, "model", name), name),
         path=name,
@@ -390,6 +394,13 @@ def _all_there(section: dict[str, Any], wanted: tuple[str, ...], where: str) -> 
         raise GPUFileError(
             f"{where}: missing {', '.join(missing)}; add the value in the unit that ends the key"
         )
+
+
+def _sources(section: Any, where: str) -> dict[str, str]:
+    if not isinstance(section, dict):
+        raise GPUFileError(f"{where}: got {section!r}; accepted: a table, a text in quotes for a value's key")
+    _only(section, tuple(SPEC_RANGES), where)
+    return {key: _text(section, key, where) for key in section}
 
 
 def _origin(section: dict[str, Any], where: str) -> tuple[str, str]:

@@ -117,8 +117,11 @@ def _mark(kind: str) -> str:
 def _gpu(gpu: GPU) -> list[str]:
     out = [
         table(
-            ("value", "is"),
-            [_named(key, value) for key, value in gpu.spec.items()],
+            ("value", "is", "source"),
+            [
+                (*_named(key, value), gpu.spec_sources.get(key, gpu.spec_source))
+                for key, value in gpu.spec.items()
+            ],
             caption=f"Data sheet ({gpu.spec_date})",
         ),
         paragraph(f"Source: {gpu.spec_source}.", kind="note"),

@@ -35,6 +35,28 @@ def test_file_is_named_as_its_slug_and_has_sources(slug):
     for origin in (gpu, *gpu.measured.values(), *gpu.model.values()):
         source = origin.spec_source if origin is gpu else origin.source
         assert len(source) > 4
+    assert set(gpu.spec_sources) == set(gpu.spec)
+    assert all(len(source) > 10 for source in gpu.spec_sources.values())
+
+
+def test_what_is_unsure_says_so():
+    """In the value's own source and in the note that every prediction repeats."""
+    for slug, key in (
+        ("b200", "fp32_flops_per_s"),
+        ("b200", "memory_bandwidth_bytes_per_s"),
+        ("l40s", "l2_bytes"),
+        ("rtx-5090", "fp16_tensor_flops_per_s"),
+        ("rtx-pro-6000-server", "fp16_tensor_flops_per_s"),
+    ):
+        gpu = load(slug)
+        assert "unsure" in gpu.spec_sources[key] and "unsure" in gpu.spec_note.lower()
+        assert "unsure" not in gpu.spec_sources["registers_per_sm"]
+
+
+def test_a_value_without_a_source_of_its_own_has_that_of_the_section(data):
+    del data["spec"]["sources"]
+    found = gpus.parse(data, name="mine.toml")
+    assert found.spec_sources == {} and found.spec_source == data["spec"]["source"]
 
 
 # Per SM and clock, by compute capability: fp32 lanes; fp16 vector rate over the fp32 one; products of tensor cores
@@ -224,7 +246,7 @@ def test_the_papers_constants():
 def test_every_spec_value_is_caught_a_thousand_times_off(data):
     """Giga for tera, or the reverse: the ranges are narrower than any slip of a prefix."""
     for key, value in data["spec"].items():
-        if key in ("source", "date"):
+        if key in ("source", "date", "sources"):
             continue
         for factor in (1e-3, 1e3):
             wrong = copy.deepcopy(data)
@@ -358,6 +380,8 @@ def test_a_block_has_no_more_than_an_sm(data):
         ("[measured.mma_flops_per_s]", "[measured.mma_tflops]", "[measured.mma_tflops]"),
         ("[model.launch_us]\nvalue = ", "[model.launch_us]\nvalue = true  # was ", "value = true"),
         ("schema_version = 1", "schema_version = 0", "schema_version"),
+        ('l2_bytes = "', 'l2_byte = "', "l2_byte ="),
+        ('l2_bytes = "', 'l2_bytes = 3  # "', "l2_bytes = 3"),
         ("shared_memory_per_block_bytes = 232448", "shared_memory_per_block_bytes = 300000", "_per_block_"),
     ],
 )

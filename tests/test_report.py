@@ -182,7 +182,9 @@ def test_every_section_is_there(name, request):
 
 def test_values_of_the_gpu_with_source_and_kind(h200, h100):
     gpu = load("h200-sxm")
-    sheet = dict(map(tuple, h200.tables[f"Data sheet ({gpu.spec_date})"][1:]))
+    rows = h200.tables[f"Data sheet ({gpu.spec_date})"][1:]
+    assert [source for *_, source in rows] == [gpu.spec_sources[key] for key in gpu.spec]
+    sheet = {name: value for name, value, _ in rows}
     assert len(sheet) == len(gpu.spec)
     assert sheet["memory bandwidth"] == "4.8 TB/s" and sheet["memory"] == "141 GB"
     assert sheet["shared memory per block"] == "227 KiB" and sheet["boost clock"] == "1980 MHz"
