@@ -11,7 +11,7 @@ import re
 
 SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 LONGEST_LIST = 1000
-_SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def size(text: str) -> int:
@@ -84,7 +84,7 @@ def short(value: int) -> str:
 def quantity(value: float, unit: str) -> str:
     """4.26e12, ``"B/s"`` to ``"4.26 TB/s"`` (decimal prefixes, three digits)."""
     for scale, prefix in _SI:
-        if abs(value) >= scale:
+        if abs(value) >= 0.9995 * scale:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
 

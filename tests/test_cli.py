@@ -126,7 +126,15 @@ def test_microseconds(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(4.26e12, "4.26 TB/s"), (234e12, "234 TB/s"), (9.5e9, "9.5 GB/s"), (12.0, "12 B/s")]
+    ("value", "text"),
+    [
+        (4.26e12, "4.26 TB/s"),
+        (234e12, "234 TB/s"),
+        (2.25e15, "2.25 PB/s"),
+        (9.9964e11, "1 TB/s"),
+        (9.5e9, "9.5 GB/s"),
+        (12.0, "12 B/s"),
+    ],
 )
 def test_quantities(value, text):
     assert units.quantity(value, "B/s") == text
