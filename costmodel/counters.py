@@ -157,25 +157,21 @@ def parse(text: str, *, name: str) -> list[Entry]:
     Raises:
         MeasurementError: the header is another, or a value is impossible; with the line.
     """
-    lines = text.splitlines()
-    if not lines or lines[0] != HEADER:
-        raise MeasurementError(
-            f"{name}: header: got {lines[0] if lines else 'an empty file'!r}; accepted: {HEADER}"
-        )
     columns = HEADER.split(",")
     found = []
-    for number, cells in enumerate(csv.reader(lines[1:]), start=2):
+    for number, cells in measurements.lines_of(text, name=name, header=HEADER):
         where = f"{name}, line {number}"
-        if len(cells) != len(columns):
-            raise MeasurementError(f"{where}: {len(cells)} columns; accepted: {len(columns)}")
         row = dict(zip(columns, cells, strict=True))
         if row["quantity"] not in QUANTITIES:
             raise MeasurementError(
-                f"{where}: quantity: got {row['quantity']!r}; accepted: {', '.join(QUANTITIES)}"
+                f"{where}: quantity: got {row['quantity']!r}; accepted: {', '.join(QUANTITIES)}. "
+                + measurements.MEND
             )
         for column in ("predicted", "measured"):
             if not (row[column].isascii() and row[column].isdigit()):
-                raise MeasurementError(f"{where}: {column}: got {row[column]!r}; accepted: a whole number")
+                raise MeasurementError(
+                    f"{where}: {column}: got {row[column]!r}; accepted: a whole number. {measurements.MEND}"
+                )
         values: dict[str, Any] = {
             **row,
             "predicted": int(row["predicted"]),

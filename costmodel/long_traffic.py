@@ -173,15 +173,12 @@ def read(slug: str) -> list[Moved]:
 
 def parse(text: str, *, name: str) -> list[Moved]:
     """The rows of a file. Raises ``MeasurementError`` for another header or an impossible value, with the line."""
-    lines = text.splitlines()
-    if not lines or lines[0] != HEADER:
-        raise MeasurementError(
-            f"{name}: header: got {lines[0] if lines else 'an empty file'!r}; accepted: {HEADER}"
-        )
     found = []
-    for number, cells in enumerate(csv.reader(lines[1:]), start=2):
-        if len(cells) != len(fields(Moved)) or not all(c.isascii() and c.isdigit() for c in cells[2:5]):
-            raise MeasurementError(f"{name}, line {number}: expected {HEADER}, whole numbers; got {cells}")
+    for number, cells in measurements.lines_of(text, name=name, header=HEADER):
+        if not all(c.isascii() and c.isdigit() for c in cells[2:5]):
+            raise MeasurementError(
+                f"{name}, line {number}: got {cells[2:5]}; accepted: whole numbers. {measurements.MEND}"
+            )
         launches, read_bytes, written_bytes = map(int, cells[2:5])
         found.append(Moved(cells[0], cells[1], launches, read_bytes, written_bytes, *cells[5:]))
     return found

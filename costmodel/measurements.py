@@ -23,6 +23,7 @@ from costmodel.errors import MeasurementError
 
 FOLDER = Path(__file__).parent / "measurements"
 HEADER = "op,case,dtype,provider,median_us,p20_us,p80_us,samples,bytes_min,flops,rel_err,date,commit,note"
+MEND = "Mend the row, or delete it and measure again"
 CASE_KEYS = {
     "fftconv": ("B", "H", "N", "L", "variant"),
     "fftconv_gradients": ("B", "H", "N", "L", "variant"),
@@ -172,22 +173,36 @@ def read_file(path: Path) -> list[Row]:
     return _parse(path.read_text(encoding="utf-8"), name=str(path))
 
 
-def _parse(text: str, *, name: str) -> list[Row]:
+def lines_of(text: str, *, name: str, header: str) -> list[tuple[int, list[str]]]:
+    """The cells of every line of a CSV file under its header, with their numbers.
+
+    Raises:
+        MeasurementError: another header, or a line with more or fewer columns; with the line and the mend.
+    """
     lines = text.splitlines()
-    if not lines or lines[0] != HEADER:
+    if not lines or lines[0] != header:
         raise MeasurementError(
-            f"{name}: header: got {lines[0] if lines else 'an empty file'!r}; accepted: {HEADER}"
+            f"{name}, line 1: header: got {lines[0] if lines else 'an empty file'!r}; accepted: {header}. Write that, "
+            "with the columns of all rows in its order, or delete the file and measure again"
         )
+    found = list(enumerate(csv.reader(lines[1:]), start=2))
+    count = len(header.split(","))
+    for number, cells in found:
+        if len(cells) != count:
+            raise MeasurementError(f"{name}, line {number}: {len(cells)} columns; accepted: {count}. {MEND}")
+    return found
+
+
+def _parse(text: str, *, name: str) -> list[Row]:
     columns = HEADER.split(",")
     rows: list[Row] = []
     first: dict[tuple[str, str, str, str], int] = {}
-    for number, cells in enumerate(csv.reader(lines[1:]), start=2):
-        if len(cells) != len(columns):
-            raise MeasurementError(f"{name}, line {number}: {len(cells)} columns; accepted: {len(columns)}")
+    for number, cells in lines_of(text, name=name, header=HEADER):
         try:
             row = check(_row(dict(zip(columns, cells, strict=True))))
         except ValueError as error:
-            raise MeasurementError(f"{name}, line {number}: {error}") from error
+            mend = "" if str(error).endswith("measure again") else f". {MEND}"
+            raise MeasurementError(f"{name}, line {number}: {error}{mend}") from error
         if (again := first.setdefault(_key(row), number)) != number:
             raise MeasurementError(
                 f"{name}, line {number}: {row.provider} of {row.case} in {row.dtype} stands in line {again} already; "

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import MeasurementError
-from costmodel.measurements import DTYPES
+from costmodel.measurements import DTYPES, MEND, lines_of
 
 FOLDER = Path(__file__).parent / "training_runs"
 CONVOLUTIONS = ("fused", "torch")
@@ -158,20 +158,14 @@ def _check_loss(row: Loss) -> Loss:
 
 def _rows(path: Path, kind: Any, accept: Any) -> list[Any]:
     columns = [f.name for f in fields(kind)]
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if not lines or lines[0] != ",".join(columns):
-        raise MeasurementError(
-            f"{path}: header: got {lines[0] if lines else 'an empty file'!r}; accepted: {','.join(columns)}"
-        )
+    text = path.read_text(encoding="utf-8")
     types = {"float": float, "int": int, "str": str}
     found = []
-    for number, cells in enumerate(csv.reader(lines[1:]), start=2):
+    for number, cells in lines_of(text, name=str(path), header=",".join(columns)):
         try:
-            if len(cells) != len(columns):
-                raise MeasurementError(f"{len(cells)} columns; accepted: {len(columns)}")
             found.append(
                 accept(kind(*(types[str(f.type)](x) for f, x in zip(fields(kind), cells, strict=True))))
             )
         except ValueError as error:
-            raise MeasurementError(f"{path}, line {number}: {error}") from error
+            raise MeasurementError(f"{path}, line {number}: {error}. {MEND}") from error
     return found

@@ -154,6 +154,7 @@ def test_broken_files_name_the_line(tmp_path, text, message):
     with pytest.raises(MeasurementError) as caught:
         measurements.read_file(path)
     assert message in str(caught.value) and str(path) in str(caught.value)
+    assert str(caught.value).endswith("measure again")  # the mend
 
 
 @pytest.mark.parametrize(
