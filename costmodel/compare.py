@@ -20,13 +20,15 @@ from statistics import median
 from typing import Any
 
 from costmodel import counts as counting
-from costmodel import long_counts, measurements, timing
+from costmodel import filter_time, long_counts, measurements, timing
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, load
 from costmodel.measurements import Row
 from monarch import Plan, format_factors, parse_factors
 from monarch import plan as default_plan
 
+FILTER = "filter"
+"""The variant of rows of a filter's transform."""
 SPARSE = ("partial", "sparse")
 """Variants with a number of taps (in tiles, or whole) or a percentage of zeros behind them."""
 
@@ -139,7 +141,7 @@ def plan_of(row: Row) -> Plan | None:
 def plan_to_judge(row: Row) -> Plan | None:
     """`plan_of` a row of ours that the model predicts; None for the others."""
     kind = str(row.case_values["variant"]).partition("-")[0]
-    known = row.case_values["variant"] in counting.VARIANTS or kind in SPARSE
+    known = row.case_values["variant"] in (*counting.VARIANTS, FILTER) or kind in SPARSE
     return plan_of(row) if known and row.dtype in counting.ITEM_BYTES else None
 
 
@@ -149,6 +151,8 @@ def counts_of(row: Row, plan: Plan, gpu: GPU) -> Counts:
     variant = str(case["variant"])
     kind, _, amount = variant.partition("-")
     batch = int(case["B"])
+    if kind == FILTER:
+        return filter_time.counts_of(plan.n, int(case["H"]), row.dtype, gpu)
     if tile := _named(row, "tile"):
         batch *= long_counts.windows(int(case["L"]), int(amount), tile)
     found = counting.for_plan(
@@ -174,6 +178,8 @@ def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
     """Predict the time of ``row``'s case with the plan that it was measured with."""
     work = counts_of(row, plan, gpu)
     known = timing.inputs_of(gpu)
+    if row.case_values["variant"] == FILTER:
+        known = filter_time.inputs_of(work, known)
     time, low, high = timing.time_with_interval(work, gpu, known)
     return Pair(row, plan, time * 1e6, low * 1e6, high * 1e6, timing.bound(timing.terms(work, gpu, known)))
 

@@ -41,7 +41,7 @@ def factors(gpu: GPU) -> list[tuple[str, str, str, str]]:
 
 def kernel_of(counts: Counts) -> str:
     """The kind of kernel that counts are of, in words."""
-    if counts.stages:
+    if counts.stages and "filters" not in counts.source:
         return "outer stages" + (", fp32" if counts.arithmetic == "fp32" else "")
     return counts.source.partition(": ")[2].removeprefix("fused ")
 

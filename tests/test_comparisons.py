@@ -33,8 +33,8 @@ FOUND = comparisons.compare_all(GPU)
 
 
 def ours(op: str) -> list[Row]:
-    """Rows of GPU time of this project's kernels; what prepares a filter, once, is not predicted."""
-    rows = [row for row in measurements.read(GPU, op=op) if row.case_values.get("variant") != "filter"]
+    """Rows of GPU time of this project's kernels."""
+    rows = measurements.read(GPU, op=op)
     return [row for row in rows if row.ours and not row.provider_variant.startswith("host")]
 
 

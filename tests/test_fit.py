@@ -138,7 +138,8 @@ def test_the_documents_say_what_the_files_do():
     for key in (*fit.FITTED, *fit.FITTED_FP32):
         assert f"| `{key}` | {H200.model[key].value:.3g} |" in lines
     groups = fit_report.by_kernel(H200)
-    assert sum(map(len, groups.values())) == len(fit.points_of(H200))
+    convolutions = {name: pairs for name, pairs in groups.items() if not name.startswith("filters")}
+    assert sum(map(len, convolutions.values())) == len(fit.points_of(H200))
     assert {"order 2", "order 3, pair", "order 4, half", "fp32", "outer stages"} <= set(groups)
     for name, pairs in groups.items():
         worst = max(abs(p.relative_error) for p in pairs)

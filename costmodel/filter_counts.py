@@ -1,0 +1,171 @@
+"""Exact counts of the kernels that transform filters, launch by launch.
+
+:func:`first` to :func:`last` and :func:`whole` are plain arithmetic; a property test holds them equal to the counters
+of the kernels' CPU bodies.
+
+Symbols: ``rows`` filters of which ``used`` taps count, N samples as P = N / 2 complex ``points``; a pass of radix r
+over points ``step`` apart has rows P / r butterflies, one a lane; ``lanes`` are those of the grid: those without a
+butterfly do the first one again. ``size`` is the bytes of a real number: 4, or 8 where a spectrum of fp32 is made in
+fp64 (whose flops are not counted).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.float_counts import transform_flops, twiddles
+
+THREADS = 128
+PEAK_LANES = 256
+AT_ONCE = 4
+"""Filters whose positions a lane makes, and points that it looks at at once for their peak; as the kernels have it."""
+WARP = 32
+
+
+def butterflies(radix: int, lanes: Any, size: int) -> dict[str, Any]:
+    """What every pass does: twiddles of every point but those of the first, which are ones, are read and applied."""
+    flops = transform_flops(radix, radix, radix) + 6 * radix
+    return {"read_table": 2 * size * radix * lanes, "fp32_flops": flops * lanes if size == 4 else 0}
+
+
+def first(
+    radix: int, rows: Any, points: Any, lanes: Any, *, used: Any, again: Any, taps_bytes: int, size: int
+) -> dict[str, Any]:
+    """The first pass; ``again``: taps of the first butterfly, which idle lanes read once more."""
+    idle = lanes - rows * points // radix
+    return butterflies(radix, lanes, size) | {
+        "read_taps": taps_bytes * (rows * used + idle * again),
+        "read_numbers": 8 * radix * lanes,
+        "written_points": 2 * size * rows * points,
+    }
+
+
+def later(radix: int, rows: Any, points: Any, lanes: Any, *, size: int) -> dict[str, Any]:
+    """A later pass, in place."""
+    return butterflies(radix, lanes, size) | {
+        "read_points": 2 * size * radix * lanes,
+        "written_points": 2 * size * rows * points,
+    }
+
+
+def peak(rows: Any, points: Any, pieces: Any) -> dict[str, Any]:
+    """The largest point of every piece of a filter: a block for each, whose warps' results meet in shared memory."""
+    turn = PEAK_LANES * AT_ONCE
+    return {
+        "read_points": 8 * rows * (-(-points // turn) * turn),
+        "written_peaks": 4 * rows * pieces,
+        "shared_written_bytes": 2 * 4 * PEAK_LANES * rows * pieces,
+        "shared_read_bytes": 4 * (PEAK_LANES // WARP + WARP) * PEAK_LANES * rows * pieces,
+        "barriers": rows * pieces,
+    }
+
+
+def scale(rows: Any, pieces: Any) -> dict[str, Any]:
+    """The scale of every filter, a warp's, from the largest points of its pieces."""
+    return {
+        "read_peaks": 4 * rows * pieces,
+        "written_scales": 4 * rows,
+        "shared_written_bytes": 4 * WARP * rows,
+        "shared_read_bytes": 4 * WARP * WARP * rows,
+        "fp32_flops": WARP * rows,
+    }
+
+
+def last(rows: Any, positions: Any, lanes: Any, *, size: int) -> dict[str, Any]:
+    """Points to the spectrum, two positions of some filters a lane; idle lanes store the first ones again."""
+    idle = lanes - -(-rows // AT_ONCE) * positions // 2
+    stored = rows * positions // 2 + idle * min(rows, AT_ONCE)
+    return {
+        "read_places": 16 * lanes,
+        "read_weights": 8 * size * lanes,
+        "read_points": 8 * size * AT_ONCE * lanes,
+        "read_scales": 4 * AT_ONCE * lanes // WARP if size == 4 else 0,
+        "written_spectrum": 2 * size * stored,
+        "fp32_flops": (36 + 4) * AT_ONCE * lanes if size == 4 else 0,
+    }
+
+
+def whole(
+    factors: tuple[int, ...], rows: Any, blocks: Any, *, together: int, held: int, used: Any, taps_bytes: int
+) -> dict[str, Any]:
+    """One launch: N = 2 P points by P complex ones in shared memory; see `float_counts` for its symbols.
+
+    ``used``: the taps of all transforms of the grid, those of a block that has no filter left included.
+    """
+    points = 1
+    for r in factors:
+        points *= r
+    threads = points // held
+    lanes = blocks * together * threads
+    quads, products = twiddles(factors, threads, held)
+    flops = 6 * products + 22 * held + 36 * held + 16 * held // 4
+    for r in factors:
+        flops += held // r * transform_flops(r, r, r)
+    group = min(WARP, threads)
+    within_warp = threads <= WARP and WARP % threads == 0
+    exchanges = 8 * held * (len(factors) - 1)
+    return {
+        "read_taps": taps_bytes * used,
+        "read_numbers": 8 * held * lanes,
+        "read_table": 16 * quads * lanes,
+        "read_roots": 8 * held * lanes,
+        "read_mirrors": 8 * (held // factors[-1]) * lanes,
+        "read_places": 16 * held * lanes,
+        "read_weights": 32 * held * lanes,
+        "written_scales": 4 * rows,
+        "written_spectrum": 4 * 2 * points * rows,
+        # Exchanges between stages; then all points, whose mirrors and positions are read from there.
+        "shared_written_bytes": lanes * (exchanges + 8 * held + (8 if threads > WARP else 4)),
+        "shared_read_bytes": lanes
+        * (exchanges + 8 * held + 32 * held + 4 * group + (4 * (threads // WARP) if threads > WARP else 0)),
+        "fp32_flops": lanes * flops,
+        "barriers": 0 if within_warp else blocks * (len(factors) + 1 + (threads > WARP)),
+    }
+
+
+def in_one_launch(n: int, rows: int, *, taps: int, taps_bytes: int) -> dict[str, Any]:
+    """The counts of the kernel that transforms N points in one launch, of circular filters."""
+    from kernels_numba.filter_whole import FACTORS
+    from kernels_numba.float_spec import shape_of
+
+    shape = shape_of(FACTORS[n // 2])
+    blocks = -(-rows // shape.together)
+    return whole(
+        shape.factors,
+        rows,
+        blocks,
+        together=shape.together,
+        held=shape.held,
+        used=blocks * shape.together * min(taps, n),
+        taps_bytes=taps_bytes,
+    )
+
+
+def passes(
+    n: int, rows: int, *, taps: int, taps_bytes: int, positions: int, size: int
+) -> list[dict[str, Any]]:
+    """The counts of every launch that transforms N points through device memory, of circular filters."""
+    from kernels_numba.filter_passes import MOST_PIECES
+    from kernels_numba.filter_transform import factors_of, largest_radix
+
+    found = []
+    points = step = n // 2
+    for i, radix in enumerate(factors_of(points, largest_radix("fp32" if size == 8 else "fp16"))):
+        step //= radix
+        lanes = _lanes(rows * (points // radix))
+        if i == 0:
+            used = min(taps, n)
+            again = -(-used // (2 * step)) + -(-(used - 1) // (2 * step))
+            known: dict[str, Any] = {"used": used, "again": again, "taps_bytes": taps_bytes}
+            found.append(first(radix, rows, points, lanes, size=size, **known))
+        else:
+            found.append(later(radix, rows, points, lanes, size=size))
+    if size == 4:
+        turn = PEAK_LANES * AT_ONCE
+        pieces = -(-points // (turn * -(-points // (turn * MOST_PIECES))))
+        found += [peak(rows, points, pieces), scale(rows, pieces)]
+    return [*found, last(rows, positions, _lanes(-(-rows // AT_ONCE) * (positions // 2)), size=size)]
+
+
+def _lanes(count: int) -> int:
+    return -(-count // THREADS) * THREADS

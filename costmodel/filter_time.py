@@ -1,0 +1,174 @@
+"""The time of a filter's transform: `timing`'s law for the launches that `filter_counts` counts.
+
+In one launch everything is as in an fp32 convolution, but that tables come from L2 for every filter. In passes the
+points of some filters stay in L2 from one launch to the next where it holds them: then only taps and spectra cross
+device memory. Two things were found on an H200: the start of such a launch, which has no tables to bring first and no
+persistent blocks, and what of L2's rate passes reach, whose lanes hold all points of a butterfly and wait for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodel import filter_counts, timing
+from costmodel.counts import Counts, instructions
+from costmodel.float_counts import transform_flops
+from costmodel.gpus import GPU
+
+TAPS_BYTES = 4
+DOUBLE = 2
+"""Issue slots of an instruction in fp64 on GPUs for computing; others, which have few such units, take longer."""
+REGISTERS = {"first": 106, "next": 106, "peak": 26, "scale": 26, "last": 60}
+MOST_REGISTERS = 255
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was found on measurements."""
+
+    start_us: float
+    """Of a launch."""
+    passes_l2: float
+    """Of the rate that L2 delivers to convolutions, in passes."""
+
+
+FILTER = Figures(2.7, 0.5)
+
+
+def counts_of(n: int, rows: int, dtype: str, gpu: GPU) -> Counts:
+    """The counts of the launches that transform circular filters of N fp32 taps to spectra of ``dtype``."""
+    from kernels_numba import filter_whole
+
+    capacity = int(gpu.spec["shared_memory_per_block_bytes"])
+    if dtype != "fp32" and filter_whole.fits(n, capacity):
+        return _in_one_launch(n, rows, dtype)
+    return _in_passes(n, rows, dtype, gpu.spec["l2_bytes"])
+
+
+def _in_one_launch(n: int, rows: int, dtype: str) -> Counts:
+    from kernels_numba.filter_whole import FACTORS, Spec
+    from kernels_numba.float_spec import shape_of
+
+    shape = shape_of(FACTORS[n // 2])
+    spec = Spec(shape.factors, "fp32", dtype, (0.0, 0.0))
+    found = filter_counts.in_one_launch(n, rows, taps=n, taps_bytes=TAPS_BYTES)
+    return _launch(
+        found,
+        "filter_counts: filters, one launch",
+        blocks=-(-rows // shape.together),
+        threads=32 * spec.warps,
+        shared_bytes=spec.shared_bytes,
+        registers=80 if shape.held <= 16 else 128,
+        workers=shape.together,
+        read=found["read_taps"],
+        written=found["written_spectrum"] + found["written_scales"],
+    )
+
+
+def _in_passes(n: int, rows: int, dtype: str, l2_bytes: float) -> Counts:
+    from kernels_numba.filter_passes import Spec
+    from kernels_numba.filter_transform import WORKSPACE_BYTES, factors_of, largest_radix
+
+    size = 8 if dtype == "fp32" else 4
+    together = max(1, min(rows, WORKSPACE_BYTES // (n * size)))
+    together = -(-rows // -(-rows // together))
+    radices = factors_of(n // 2, largest_radix(dtype))
+    kinds = ["first", *["next"] * (len(radices) - 1), *(["peak", "scale"] if size == 4 else []), "last"]
+    stays = together * n * size < l2_bytes
+    stages = []
+    for start in range(0, rows, together):
+        now = min(together, rows - start)
+        made = filter_counts.passes(n, now, taps=n, taps_bytes=TAPS_BYTES, positions=n, size=size)
+        for i, (kind, found) in enumerate(zip(kinds, made, strict=True)):
+            warps = Spec(kind).warps
+            lanes = {"peak": 32 * warps * now, "scale": 32 * now, "last": -(-now // 4) * n // 2}.get(kind, 0)
+            doubles = 0
+            if i < len(radices):
+                r = radices[i]
+                lanes = now * n // 2 // r
+                doubles = (transform_flops(r, r, r) + 6 * r) * lanes
+            elif kind == "last":
+                doubles = 36 * 4 * lanes
+            points = found.get("read_points", 0)
+            stages.append(
+                _launch(
+                    found | ({"fp32_flops": DOUBLE * doubles} if size == 8 else {}),
+                    f"filter_counts: {kind}",
+                    blocks=-(-lanes // (32 * warps)),
+                    threads=32 * warps,
+                    shared_bytes=Spec(kind).shared_bytes,
+                    registers=min(MOST_REGISTERS, REGISTERS[kind] * size // 4),
+                    workers=warps,
+                    read=found.get("read_taps", 0) + (0 if stays else points),
+                    written=found.get("written_spectrum", 0)
+                    + found.get("written_scales", 0)
+                    + (0 if stays else found.get("written_points", 0)),
+                )
+            )
+    return _together(stages)
+
+
+def _launch(
+    found: dict[str, Any],
+    source: str,
+    *,
+    blocks: int,
+    threads: int,
+    shared_bytes: int,
+    registers: int,
+    workers: int,
+    read: float,
+    written: float,
+) -> Counts:
+    moved = sum(v for key, v in found.items() if key.startswith(("read_", "written_")))
+    shared = found.get("shared_read_bytes", 0) + found.get("shared_written_bytes", 0)
+    flops = found.get("fp32_flops", 0)
+    return Counts(
+        device_read_bytes=read,
+        device_write_bytes=written,
+        mma_flops=0,
+        half_flops=0,
+        fp32_flops=flops,
+        shared_bytes=shared,
+        l2_bytes=moved,
+        # A lane reaches 8 bytes at once.
+        warp_instructions=instructions(
+            products=0, fp32_flops=flops, half_flops=0, words=0, accesses=(moved + shared) / 256
+        ),
+        transforms=1,
+        launches=1,
+        blocks=max(1, blocks),
+        threads_per_block=threads,
+        shared_bytes_per_block=shared_bytes,
+        registers_per_thread=registers,
+        workers_per_block=workers,
+        fill_bytes_per_block=0,
+        barriers_per_transform=0.0,
+        exact=True,
+        source=source,
+        arithmetic="fp32",
+    )
+
+
+def _together(stages: list[Counts]) -> Counts:
+    """Launches one after the other: their sums, and each by itself."""
+    moved = ("device_read_bytes", "device_write_bytes", "shared_bytes", "l2_bytes")
+    sums = (*moved, "fp32_flops", "warp_instructions", "launches", "transforms", "blocks")
+    return replace(
+        stages[0],
+        source="filter_counts: filters, passes",
+        stages=tuple(stages),
+        **{name: sum(getattr(stage, name) for stage in stages) for name in sums},
+    )
+
+
+def inputs_of(counts: Counts, inputs: timing.Inputs, figures: Figures = FILTER) -> timing.Inputs:
+    """What a filter's prediction rests on: those of a convolution, with this module's figures."""
+    share = figures.passes_l2 if counts.stages else 1.0
+    l2 = inputs["l2_fraction"]
+    return {
+        **inputs,
+        "launch_us": replace(inputs["launch_us"], value=figures.start_us),
+        "l2_fraction": replace(l2, value=l2.value * share),
+    }
