@@ -104,6 +104,10 @@ SPLIT_POINTS = 256
 """and twiddles of stages over so many points are products of two; as the kernel has it."""
 
 
+FEWER_REGISTERS = {(12, 8, 8): 96}
+"""What the compiler takes where that is less than blocks must leave room for."""
+
+
 def twiddles(factors: tuple[int, ...], threads: int, held: int) -> tuple[int, int]:
     """(accesses of 16 bytes a lane, complex products a lane) of the twiddles of one transform, in one direction."""
     quads = products = 0
@@ -267,7 +271,7 @@ def kernel_counts(
         blocks=-(-items // together),
         threads_per_block=32 * spec.warps,
         shared_bytes_per_block=spec.shared_bytes,
-        registers_per_thread=80 if spec.shape.held <= 16 else 128,
+        registers_per_thread=FEWER_REGISTERS.get(plan.factors, 80 if spec.shape.held <= 16 else 128),
         workers_per_block=together,
         fill_bytes_per_block=0,
         barriers_per_transform=found["barriers"] / items,

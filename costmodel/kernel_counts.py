@@ -34,6 +34,8 @@ REGISTERS_PER_SM = 65536
 REGISTERS = {256: 72, 512: 112, 768: 144, 1024: 168, 1280: 216, 1536: 240, 1792: 256}
 GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1280: 240, 1536: 240, 1792: 256}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
+FEWER_REGISTERS = {(8, 16, 16): 128}
+"""The same of an order-3 kernel without gates, where that is less than its blocks must leave room for."""
 
 
 def factor_lists(
@@ -284,6 +286,8 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         accesses += (4 * n - 4 * q - staged) / 512 + 12 * q / 128
     constants = 4 * block_counts.factor_words(n1, n2, n3, rows_in, fold=fold)
     room = REGISTERS_PER_SM // (32 * shape.warps * shape.blocks_per_sm) // 8 * 8
+    if not gated:
+        room = min(room, FEWER_REGISTERS.get((n1, n2, n3), room))
     return Counts(
         device_read_bytes=sequences + found["read_spectrum"] // items * channels,
         device_write_bytes=found["written_y"],

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 import costmodel
-from costmodel import fit, fit_report, gpus, timing
+from costmodel import compare, counts, fit, fit_report, gpus, measurements, timing
 from costmodel.counts import analytic
+from kernels_numba import resources
+from kernels_numba.families import family_of
 from monarch import Plan
 
 H200 = costmodel.load_gpu("h200-sxm")
@@ -144,3 +146,31 @@ def test_the_documents_say_what_the_files_do():
     for name, pairs in groups.items():
         worst = max(abs(p.relative_error) for p in pairs)
         assert f"{worst:.0%}" in next(line for line in lines.splitlines() if line.startswith(f"| {name} |"))
+
+
+def test_occupancy_is_that_of_the_compiled_kernels():
+    """Of every measured convolution whose kernel is in the table of compiled ones: as many blocks on an SM."""
+    compiled = {name: row for (name, arch), row in resources.committed().items() if arch == "sm_90"}
+    seen = {}
+    for row in measurements.read("h200-sxm", op="fftconv"):
+        variant = str(row.case_values["variant"])
+        plan = compare.plan_to_judge(row) if row.ours and variant in counts.VARIANTS else None
+        if plan is None:
+            continue
+        work = compare.counts_of(row, plan, H200)
+        if work.stages:
+            continue
+        gated = variant in counts.GATED
+        spec = family_of(plan, row.dtype).make_spec(
+            plan, row.dtype, pregate=gated, postgate=gated, guarded=plan.signal is not None
+        )
+        if spec.name in compiled:
+            registers = -(-int(compiled[spec.name]["registers"]) // 8) * 8
+            there = replace(
+                work,
+                registers_per_thread=registers,
+                shared_bytes_per_block=int(compiled[spec.name]["dynamic_shared_bytes"]),
+            )
+            seen[spec.name] = (timing.resident_blocks(work, H200), timing.resident_blocks(there, H200))
+    assert len(seen) > 50
+    assert {name: pair for name, pair in seen.items() if pair[0] != pair[1]} == {}
