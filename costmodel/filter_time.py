@@ -33,7 +33,7 @@ class Figures:
     """Of the rate that L2 delivers to convolutions, in passes."""
 
 
-FILTER = Figures(2.7, 0.5)
+FILTER = Figures(2.7, 0.6)
 
 
 def counts_of(n: int, rows: int, dtype: str, gpu: GPU) -> Counts:

@@ -17,7 +17,7 @@ MEANING = {
     "l2_fraction": "{l2_terabytes:.1f} TB/s",
     "launch_us": "start, first fetch, last blocks alone",
     "fp32_half_rate_warps": "as $W_{1/2}$, of fp32 kernels",
-    "fp32_issue_fraction": "fused multiply-adds make it larger",
+    "fp32_issue_fraction": "{fp32_issued:.1f} instructions issued for each flop; fused multiply-adds make it fewer",
 }
 KINDS = ("plain", "causal", "gated", "causal-gated")
 
@@ -26,6 +26,7 @@ def factors(gpu: GPU) -> list[tuple[str, str, str, str]]:
     """Every fitted factor of a GPU's file: its name, value, uncertainty and what it says."""
     words = {
         "issued": 1 / gpu.model["issue_fraction"].value,
+        "fp32_issued": 1 / gpu.model["fp32_issue_fraction"].value,
         "l2_terabytes": timing.inputs_of(gpu)["l2_rate"].value * gpu.model["l2_fraction"].value / 1e12,
     }
     return [

@@ -104,7 +104,7 @@ SPLIT_POINTS = 256
 """and twiddles of stages over so many points are products of two; as the kernel has it."""
 
 
-FEWER_REGISTERS = {(12, 8, 8): 96}
+FEWER_REGISTERS: dict[tuple[int, ...], int] = {(12, 8, 8): 96}
 """What the compiler takes where that is less than blocks must leave room for."""
 
 

@@ -21,8 +21,10 @@ LENGTHS = tuple(2**e for e in range(8, 23))
 """Transform lengths, 256 to 4M."""
 CACHES = ((1, 4096), (1, 65536), (8, 8192), (64, 2048))
 """Decode attention: (sequences, keys of each), 32 query and 8 key heads of 128."""
-VALUES = ("bandwidth", "sm_count", "clock", "tensor_rate", "shared_memory")
-"""What `what_if` changes."""
+MAIN = ("bandwidth", "sm_count", "clock", "tensor_rate", "shared_memory")
+"""What decisions hang on most,"""
+VALUES = (*MAIN, "vector_rate", "shared_width", "registers", "threads", "l2_size", "memory_size")
+"""and all that `what_if` changes: every value of a data sheet, those that follow from others left out."""
 
 _SCALES = {
     "sm_count": ("sm_count",),
@@ -30,23 +32,28 @@ _SCALES = {
     "tensor_clock_mhz": ("clock",),
     "fp16_tensor_fma_per_sm_per_clock": ("tensor_rate",),
     "fp16_tensor_flops_per_s": ("sm_count", "clock", "tensor_rate"),
-    "fp16_vector_flops_per_s": ("sm_count", "clock"),
-    "fp32_flops_per_s": ("sm_count", "clock"),
+    "fp16_vector_flops_per_s": ("sm_count", "clock", "vector_rate"),
+    "fp32_flops_per_s": ("sm_count", "clock", "vector_rate"),
+    "memory_bytes": ("memory_size",),
+    "l2_bytes": ("l2_size",),
+    "shared_memory_bytes_per_sm_per_clock": ("shared_width",),
+    "registers_per_sm": ("registers",),
+    "threads_per_sm": ("threads",),
     "memory_bandwidth_bytes_per_s": ("bandwidth",),
     "shared_memory_per_sm_bytes": ("shared_memory",),
     "shared_memory_per_block_bytes": ("shared_memory",),
     "device_copy_bytes_per_s": ("bandwidth",),
     "read_stream_bytes_per_s": ("bandwidth",),
-    "onchip_bytes_per_s": ("sm_count", "clock"),
+    "onchip_bytes_per_s": ("sm_count", "clock", "shared_width"),
     "mma_flops_per_s": ("sm_count", "clock", "tensor_rate"),
     "dense_product_flops_per_s": ("sm_count", "clock", "tensor_rate"),
-    "vector_flops_per_s": ("sm_count", "clock"),
+    "vector_flops_per_s": ("sm_count", "clock", "vector_rate"),
     "device_write_bytes_per_s": ("bandwidth",),
     **dict.fromkeys(
         ("l2_read_bytes_per_s", "l2_write_bytes_per_s", "l2_copy_bytes_per_s"), ("sm_count", "clock")
     ),
-    "shared_read_bytes_per_s": ("sm_count", "clock"),
-    "bf16_vector_flops_per_s": ("sm_count", "clock"),
+    "shared_read_bytes_per_s": ("sm_count", "clock", "shared_width"),
+    "bf16_vector_flops_per_s": ("sm_count", "clock", "vector_rate"),
     "exponentials_per_s": ("sm_count", "clock"),
     **{key: ("sm_count", "clock", "tensor_rate") for key in RATES if key.startswith(("mma_", "wgmma_"))},
 }
@@ -57,7 +64,8 @@ def what_if(gpu: GPU | str, **factors: float) -> GPU:
 
     Args:
         gpu: slug, path or GPU.
-        factors: by the names of `VALUES`; tensor_rate is that of an SM and a clock. SMs are rounded to whole ones.
+        factors: by the names of `VALUES`; tensor_rate, vector_rate and shared_width are those of an SM and a clock. SMs
+            are rounded to whole ones.
 
     Raises:
         ValueError: an unknown name, or a factor that is not positive and finite.
@@ -79,7 +87,8 @@ def what_if(gpu: GPU | str, **factors: float) -> GPU:
         return math.prod(changes.get(name, 1.0) for name in _SCALES.get(key, ()))
 
     spec = {key: value * scale(key) for key, value in found.spec.items()}
-    spec["sm_count"] = round(spec["sm_count"])
+    for key in WHOLE:
+        spec[key] = max(1, round(spec[key]))
     measured = {
         key: replace(
             row,
@@ -91,6 +100,9 @@ def what_if(gpu: GPU | str, **factors: float) -> GPU:
     }
     name = " ".join([found.slug, *(f"{key} x {factors[key]:g}" for key in changes)])
     return replace(found, slug=name, spec=spec, measured=measured)
+
+
+WHOLE = ("sm_count", "registers_per_sm", "threads_per_sm")
 
 
 @dataclass(frozen=True)

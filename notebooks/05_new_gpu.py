@@ -120,15 +120,15 @@ for m in (1, 8, 64):
 # %% [markdown]
 # ## Which value decides what
 #
-# Each value of the sheet times a quarter, a half, two and four, one at a time. Rates follow: more SMs or a higher clock
-# bring more of everything on the chip, bandwidth and shared memory stay.
+# The five values that decisions hang on most, times a quarter, a half, two and four, one at a time. Rates follow: more
+# SMs or a higher clock bring more of everything on the chip, bandwidth and shared memory stay.
 
 # %%
 FACTORS = (0.25, 0.5, 2, 4)
 base = imagined.decisions(gpu, LAYERS)
 moved = {
     (name, factor): imagined.decisions(imagined.what_if(gpu, **{name: factor}), LAYERS)
-    for name in imagined.VALUES
+    for name in imagined.MAIN
     for factor in FACTORS
 }
 for (name, factor), found in moved.items():
@@ -146,7 +146,7 @@ show(imagined.orders_figure(rows))
 tied = [n for n, f in forecasts.items() if f.tie]
 moved_by = {
     name: [n for n in base.orders if any(moved[name, f].orders[n] != base.orders[n] for f in FACTORS)]
-    for name in imagined.VALUES
+    for name in imagined.MAIN
 }
 print("ties:", ", ".join(map(units.short, tied)))
 for name, lengths in moved_by.items():
@@ -162,8 +162,8 @@ for name, lengths in moved_by.items():
 # %% [markdown]
 # ## With sliders
 #
-# Factors on the values of the sheet; the first row stays the GPU as it is. Without a front end there is one picture,
-# of the GPU as it is.
+# Factors on every value of the sheet (what follows from others is not there: rates from SMs, clock and what an SM does
+# in a clock); the first row stays the GPU as it is. Without a front end there is one picture, of the GPU as it is.
 
 
 # %%
@@ -188,11 +188,7 @@ else:
 
     interact(
         lambda **factors: show(picture(**factors)),
-        bandwidth=ratio("bandwidth"),
-        sm_count=ratio("SMs"),
-        clock=ratio("clock"),
-        tensor_rate=ratio("tensor rate"),
-        shared_memory=ratio("shared mem."),
+        **{name: ratio(name.replace("_", " ")) for name in imagined.VALUES},
     )
 
 # %% [markdown]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from costmodel import gpus, imagined
+from costmodel import fftconv, gpus, imagined
 from costmodel.imagined import VALUES, best_orders, decisions, flips, what_if
 
 LAYERS = {"o": (4096, 4096)}
@@ -39,16 +39,36 @@ def test_rates_still_follow_from_sms_clock_and_width(slug: str) -> None:
 
 def test_every_number_of_the_files_is_scaled_or_known_not_to_be() -> None:
     """A new key in GPU files must be thought about here."""
-    fixed = {
-        "memory_bytes",
-        "l2_bytes",
-        "shared_memory_bytes_per_sm_per_clock",
-        "registers_per_sm",
-        "threads_per_sm",
-        "launch_latency_us",
-        "barrier_latency_us",
-    }
+    fixed = {"launch_latency_us", "barrier_latency_us"}
     assert set(imagined._SCALES) | fixed == {*gpus.SPEC_RANGES, *gpus.MEASURED_RANGES}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("vector_rate", {"fp32_flops_per_s", "fp16_vector_flops_per_s"}),
+        ("shared_width", {"shared_memory_bytes_per_sm_per_clock"}),
+        ("registers", {"registers_per_sm"}),
+        ("threads", {"threads_per_sm"}),
+        ("l2_size", {"l2_bytes"}),
+        ("memory_size", {"memory_bytes"}),
+    ],
+)
+def test_a_value_moves_what_it_is_and_nothing_else(name: str, keys: set[str]) -> None:
+    base, there = gpus.load("b200"), what_if("b200", **{name: 0.5})
+    assert {key for key in base.spec if there.spec[key] != base.spec[key]} == keys
+    assert all(there.spec[key] == base.spec[key] / 2 for key in keys)
+
+
+def test_fewer_registers_are_slower() -> None:
+    """Fewer warps of a kernel that registers bind; half the width of shared memory takes its term twice."""
+    base = fftconv.predict(1024, gpu="b200").best
+    fewer, narrow = (
+        fftconv.predict(1024, gpu=what_if("b200", **f)).best
+        for f in ({"registers": 0.5}, {"shared_width": 0.5})
+    )
+    assert fewer.time_s > base.time_s
+    assert narrow.terms_s["shared"] == pytest.approx(2 * base.terms_s["shared"])
 
 
 @pytest.mark.parametrize("factor", [0, -1, math.inf, math.nan])
@@ -58,8 +78,8 @@ def test_impossible_factors(factor: float) -> None:
 
 
 def test_unknown_value() -> None:
-    with pytest.raises(ValueError, match=r"got 'l2'; accepted: bandwidth"):
-        what_if("b200", l2=2)
+    with pytest.raises(ValueError, match=r"got 'cache'; accepted: bandwidth"):
+        what_if("b200", cache=2)
     assert set(VALUES) == {name for names in imagined._SCALES.values() for name in names}
 
 
