@@ -37,7 +37,9 @@ from .accuracy import unit_roundoff
 
 __all__ = ["check_linear", "linear", "linear_bound"]
 
-_SINGLE = 2.0**-24
+_SINGLE, _HALF = 2.0**-24, 2.0**-11
+_UNDERFLOW = 2.0**-25
+"""Below the normal numbers of fp16 rounding is absolute: half their spacing. (Those of bf16 end at 2^-126.)"""
 
 
 def _operands(x: ArrayLike, w: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -126,8 +128,9 @@ def check_linear(y: ArrayLike, x: ArrayLike, w: ArrayLike, *, dtype: object) -> 
     _exact(weights, "w", u)
     if not np.all(np.isfinite(exact)):
         raise ValueError("x and w must have a finite product: NaN compares with nothing.")
-    likely = u * np.abs(exact) + (4 * np.sqrt(terms) + terms / 3) * v * (np.abs(rows) @ np.abs(weights).T)
-    allowed = np.minimum(likely, linear_bound(rows, weights, dtype))
+    size = np.abs(rows) @ np.abs(weights).T
+    likely = u * np.abs(exact) + (4 * np.sqrt(terms) + terms / 3) * v * size
+    allowed = np.minimum(likely, linear_bound(rows, weights, dtype)) + _UNDERFLOW * (size > 0) * (u == _HALF)
     if np.linalg.norm(exact) < 2 * np.linalg.norm(allowed):
         raise ValueError("x and w cancel so far that zeros would pass. Use operands with a larger product.")
     finite = np.isfinite(got)

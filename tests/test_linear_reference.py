@@ -233,6 +233,19 @@ def test_an_empty_check_is_refused() -> None:
         reference.check_linear(zeros + 1e-30, zeros, np.ones((2, 2)), dtype="fp16")
 
 
+def test_results_below_the_normal_numbers_are_rounded_absolutely() -> None:
+    """By up to half the spacing of 2^-24, which is much of a small value; of a wrong value not all, of zero nothing."""
+    x, w = np.array([[1.0, 1.0]]), np.array([[2.0**-24, 2.0**-12], [2.0**-12, 2.0**-24]])
+    x[0, 1] = 2.0**-13  # 2^-24 + 2^-25: between two numbers
+    exact = reference.linear(x, w)
+    y = exact.astype(np.float16)
+    assert y[0, 0] != exact[0, 0]
+    assert reference.check_linear(y, x, w, dtype="fp16") <= 1
+    y[0, 0] += np.float16(2.0**-24) if y[0, 0] > exact[0, 0] else -np.float16(2.0**-24)
+    with pytest.raises(AssertionError, match="off by"):
+        reference.check_linear(y, x, w, dtype="fp16")
+
+
 # ---- errors ----
 
 
