@@ -159,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     for name, kind, metavar, what in (
         ("--layer", str, "LAYER", "only this layer of the models (qkv); tables keep their other entries"),
         ("--shape", _shape, "NxK", "this shape (4097x4096), of no model"),
+        ("--rows", int, "M", "only so many rows of x; of others what was measured before stays"),
     ):
         text = f"linear: {what}; repeatable"
         m.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=text)
@@ -283,9 +284,14 @@ def _gpus(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from costmodel.measure import main as measure
 
-    linear = {"models": options.model or (), "layers": options.layer, "shapes": options.shape}
+    linear = {
+        "models": options.model or (),
+        "layers": options.layer,
+        "shapes": options.shape,
+        "sizes": options.rows,
+    }
     if any(linear.values()) and options.op != "linear":
-        raise ValueError("--model, --layer, --shape: they are of linear layers; give --op linear")
+        raise ValueError("--model, --layer, --shape, --rows: they are of linear layers; give --op linear")
     if options.plan and options.op != "fftconv":
         raise ValueError("--plan: only convolutions have plans; give --op fftconv")
     which = linear if options.op == "linear" else {"plans": options.plan}

@@ -10,12 +10,13 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from costmodel import measure
+from costmodel.measurements import Row
 from costmodel.models import model, models
 
 
@@ -50,6 +51,29 @@ class Point:
             if (impl is None or c.impl == impl) and (vendor or c.impl != "vendor")
         ]
         return min(kept)[2:] if kept else None
+
+
+def points_of(rows: Iterable[Row], n: int, k: int, sizes: Collection[int]) -> list[Point]:
+    """What was measured of a layer, from its rows: the best settings of every kernel, for each M of ``sizes``."""
+    from costmodel.compare_linear import OVERLAPPED, choice_of
+    from kernels_numba.linear_product import Choice
+
+    found: dict[int, Point] = {}
+    for row in rows:
+        values = row.case_values
+        kernel = not row.ours or row.provider_variant.removesuffix(OVERLAPPED) in ("gemv", "flat", "full")
+        if (
+            (values["N"], values["K"], row.dtype) != (n, k, "fp16")
+            or int(values["M"]) not in sizes
+            or not kernel
+        ):
+            continue
+        choice = choice_of(row) if row.ours else Choice("vendor")
+        point = found.setdefault(int(values["M"]), Point(int(values["M"])))
+        overlap = row.ours and row.provider_variant.endswith(OVERLAPPED)
+        point.times[overlap][choice] = Timing(row.median_us, row.p20_us, row.p80_us, row.samples)
+        point.error[choice] = row.rel_err
+    return [found[m] for m in sorted(found)]
 
 
 def entry_of(layer: str, n: int, k: int, points: list[Point]) -> dict[str, Any]:

@@ -120,12 +120,13 @@ def main(
     models: Sequence[str] = (),
     layers: Sequence[str] = (),
     shapes: Sequence[tuple[int, int]] = (),
+    sizes: Sequence[int] = (),
 ) -> int:
     """Measure and write ``costmodel/measurements/<gpu>/<op>.csv``; the exit code.
 
     With ``plans`` ("16x8x16x16") only the lengths that they have, in every variant: the default plan and these; of a
     length that has no default plan, plain in fp16. For linear layers, those of ``models`` (by default all; ``layers``
-    names some of them) with their dispatch tables, or ``shapes`` [N, K] without.
+    names some of them) with their dispatch tables, or ``shapes`` [N, K] without; with ``sizes`` rows of x only.
     """
     if op not in (None, "fftconv", "linear", *MODULES):
         render.note(f"op: accepted are fftconv, linear, {', '.join(MODULES)}; got {op!r}")
@@ -150,6 +151,7 @@ def main(
             models=list(models or (() if shapes else known())),
             layers=layers,
             shapes=shapes,
+            sizes=sizes,
             quick=quick,
             slug=gpu.slug,
             gpu_name=str(here.name),

@@ -57,14 +57,15 @@ CONVOLUTIONS = (
 """Family, length, factors (none: the default), sequences, channels and dtype; circular."""
 DECODE = {"batch": 16, "kv_heads": 8, "group": 8, "head_size": 128, "length": 16384}
 SOFTMAX = (131072, 4096)
+GROUPS = ("stream", "group")
 PRODUCTS = (
     ("gemv", 1, 32768, 16384),
     ("flat", 16, 32768, 16384),
     ("full", 256, 32768, 16384),
-    ("group", 256, 32768, 16384),
-    ("cluster", 64, 32768, 16384),
+    ("stream", 256, 32768, 16384),
+    ("group", 64, 32768, 16382),
 )
-"""Kernel ("group": the full product on warpgroups, "cluster": with blocks that share x); x [M, K] times w [N, K]."""
+"""Kernel ("stream": the full product on warpgroups, "group": of rows that begin anywhere); x [M, K] times w [N, K]."""
 
 
 def _plan(n: int, factors: tuple[int, ...], dtype: str) -> Any:
@@ -200,14 +201,10 @@ def _softmax() -> Case:
 def _product(impl: str, m: int, n: int, k: int) -> Case:
     def made() -> Any:
         from kernels_numba.linear_product import product
-        from kernels_numba.linear_settings import cluster_choice, default_choice
+        from kernels_numba.linear_settings import default_choice
 
-        if impl == "cluster":
-            choice = cluster_choice(m, n, k, SMS, CAPACITY_BYTES, cluster=2)
-            assert choice is not None
-        else:
-            name, capability = ("full", HOPPER) if impl == "group" else (impl, None)
-            choice = default_choice(name, m, n, k, sm_count=SMS, capability=capability)
+        name, capability = ("full", HOPPER) if impl in GROUPS else (impl, None)
+        choice = default_choice(name, m, n, k, sm_count=SMS, capability=capability)
         return product(choice, m, n, k, "fp16")
 
     def predicted() -> dict[str, int]:
@@ -215,7 +212,7 @@ def _product(impl: str, m: int, n: int, k: int) -> Case:
 
         chosen = made()
         instructions = of_product(chosen).mma_m16n8k16
-        if impl in ("group", "cluster"):  # an instruction is a warp's 16 rows of all columns
+        if impl in GROUPS:  # an instruction is a warp's 16 rows of all columns
             instructions = instructions * 8 // chosen.spec.columns
         return {"device_bytes": 2 * (m * k + n * k + m * n), "tensor_instructions": instructions}
 

@@ -20,7 +20,7 @@ from typing import Any
 from costmodel import measure, measurements, render
 from costmodel.compiled import compile_together
 from costmodel.errors import MeasurementError
-from costmodel.linear_points import Point, Timing, entry_of, merged, tables_of, write_table
+from costmodel.linear_points import Point, Timing, entry_of, merged, points_of, tables_of, write_table
 from costmodel.measurements import Row
 from costmodel.models import model
 
@@ -28,12 +28,8 @@ SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 REPLAYS, LEAST_US = 7, 1000.0
 """Of one candidate: replays, and how long each lasts at least. Hundreds of candidates take a minute."""
-GROUP_CANDIDATES, GROUP_CANDIDATES_OF_MANY = 4, 3
-"""Settings of the full product on warpgroups that are timed, the best by their rough times: for few rows, for many."""
-SHARING = ((2, 2, 1), (4, 2, 1), (2, 1, 2))
-"""Blocks that share x, slabs of a step, and blocks of an SM, that are timed."""
-SHARED_M = (24, 256)
-"""Rows of x for which that may pay."""
+GROUP_CANDIDATES, GROUP_CANDIDATES_OF_MANY = 3, 3
+"""Settings of each product on warpgroups that are timed, the best by their rough times: for few rows, for many."""
 
 
 def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
@@ -41,12 +37,7 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
     from kernels_numba import linear_group
     from kernels_numba.device import LARGEST_SHARED_BYTES, device
     from kernels_numba.linear_product import LARGEST_M, Choice, product
-    from kernels_numba.linear_settings import (
-        FULL_TILES,
-        cluster_choice,
-        default_choice,
-        group_candidates,
-    )
+    from kernels_numba.linear_settings import FULL_TILES, default_choice, group_candidates
 
     limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
     on_groups = device().capability == linear_group.CAPABILITY
@@ -65,13 +56,9 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
             found.append(Choice.of("flat", **{**base.options, **settings}))
     if m >= 12 and on_groups:
         ranked = sorted(group_candidates(m, n, k, sm_count, limit), key=lambda pair: (pair[0], str(pair[1])))
-        found += [choice for _, choice in ranked[: GROUP_CANDIDATES if m < 192 else GROUP_CANDIDATES_OF_MANY]]
-        if SHARED_M[0] <= m <= SHARED_M[1]:
-            shared = (
-                cluster_choice(m, n, k, sm_count, limit, cluster=cluster, depth=depth, per_sm=per_sm)
-                for cluster, depth, per_sm in SHARING
-            )
-            found += [choice for choice in shared if choice]
+        for streamed in (0, 1):
+            family = [choice for _, choice in ranked if choice.options.get("stream", 0) == streamed]
+            found += list(dict.fromkeys(family))[: GROUP_CANDIDATES if m < 192 else GROUP_CANDIDATES_OF_MANY]
     elif m >= 12:
         found.append(default_choice("full", m, n, k, sm_count=sm_count))
         for tile in FULL_TILES:
@@ -98,6 +85,7 @@ def main(
     sm_count: int,
     layers: Sequence[str] = (),
     shapes: Sequence[tuple[int, int]] = (),
+    sizes: Sequence[int] = (),
     folder: Path | None = None,
 ) -> int:
     """Measure, add to the measurements and write a table for each model; returns how many rows were written.
@@ -110,6 +98,7 @@ def main(
         sm_count: and its SMs.
         layers: of the models only these, by name; the tables' other entries stay.
         shapes: [N, K] that belong to no model: they get rows and no table.
+        sizes: rows of x; () for all of the sweep. Tables keep what was measured of others before.
         folder: where tables go, by default where they are looked for.
 
     Raises:
@@ -127,15 +116,16 @@ def main(
     pairs = list(shapes)
     for name in models:
         pairs += [pair for layer, pair in model(name).linear.items() if not layers or layer in layers]
-    compile_products(candidate_products(dict.fromkeys(pairs), quick, sm_count, torch), torch)
+    sizes = sizes or (QUICK_SWEEP if quick else SWEEP)
+    compile_products(candidate_products(dict.fromkeys(pairs), sizes, sm_count, torch), torch)
 
     def measured(label: str, n: int, k: int) -> list[Point]:
         nonlocal written
-        points = list(sweep(n, k, quick=quick, sm_count=sm_count, torch=torch, label=label))
-        rows = [row for point in points for row in rows_of(point, n, k)]
-        measurements.append(rows, slug)
-        written += len(rows)
-        return points
+        for point in sweep(n, k, sizes=sizes, sm_count=sm_count, torch=torch, label=label):
+            rows = list(rows_of(point, n, k))
+            measurements.append(rows, slug)
+            written += len(rows)
+        return points_of(measurements.read(slug, op="linear"), n, k, SWEEP)
 
     def write(name: str) -> None:
         path = write_table(merged(entries, name, gpu_name), name, slug=slug, gpu_name=gpu_name, folder=folder)
@@ -155,10 +145,10 @@ def main(
     return written
 
 
-def sweep(n: int, k: int, *, quick: bool, sm_count: int, torch: Any, label: str) -> Iterator[Point]:
+def sweep(n: int, k: int, *, sizes: Sequence[int], sm_count: int, torch: Any, label: str) -> Iterator[Point]:
     """Time all candidates of a layer for every M."""
     weights, generator = weights_of(n, k, torch)
-    for m in QUICK_SWEEP if quick else SWEEP:
+    for m in sizes:
         choices = candidates(m, n, k, sm_count)
         point = time_choices(choices, m, weights, generator, torch)
         best, timing = point.best(overlap=False, vendor=True)  # type: ignore[misc]
@@ -265,7 +255,9 @@ def row_of(point: Point, n: int, k: int, provider: str, timing: Timing, error: f
     return Row("linear", case, "fp16", provider, *times, moved, flops, error, *stamp, note)
 
 
-def candidate_products(pairs: Iterable[tuple[int, int]], quick: bool, sm_count: int, torch: Any) -> list[Any]:
+def candidate_products(
+    pairs: Iterable[tuple[int, int]], sizes: Sequence[int], sm_count: int, torch: Any
+) -> list[Any]:
     """All products of the sweeps of layers [N, K]."""
     from kernels_numba.linear_product import product
 
@@ -273,7 +265,7 @@ def candidate_products(pairs: Iterable[tuple[int, int]], quick: bool, sm_count: 
     return [
         product(choice, m, n, k, "fp16", overlap=overlap)
         for n, k in pairs
-        for m in (QUICK_SWEEP if quick else SWEEP)
+        for m in sizes
         for choice in candidates(m, n, k, sm_count)
         if choice.impl != "vendor"
         for overlap in modes

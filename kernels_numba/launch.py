@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from kernels_numba import cache
 from kernels_numba.device import Device, device
+from kernels_numba.tensor_maps import Slot, TensorMap
 
 DEFAULT_SHARED_BYTES = 48 * 1024
 POINTERS = ("u", "pregate", "postgate", "y")
@@ -145,8 +146,9 @@ class LoadedKernel:
         """A function that launches on a stream: ``launch(stream_handle, *pointers)``, a pointer for each name.
 
         ``arguments`` are the kernel's: integers, floats (for float32), and the names of ``pointers`` in the places of
-        those that change (a name that is missing takes a pointer and forgets it). The driver's array of parameters is
-        made once and only the pointers change: the host's share of a launch is then little more than the driver's own.
+        those that change, or maps of what they point to (a name that is missing takes a pointer and forgets it). The
+        driver's array of parameters is made once and only the pointers change: the host's share of a launch is then
+        little more than the driver's own.
 
         ``overlap``: the kernel may start while the launch before it in the stream still runs ("programmatic
         dependent launch", compute capability 9); it says itself from where on it needs that launch's results.
@@ -156,6 +158,15 @@ class LoadedKernel:
         values = (ctypes.c_uint64 * (count + 1))(*map(_word, arguments))
         addresses = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
         places = [arguments.index(name) if name in arguments else count for name in pointers]
+        maps: list[tuple[int, Slot]] = []
+        kept: list[Any] = [addresses]
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, TensorMap):
+                slot = Slot(argument)
+                addresses[i] = ctypes.addressof(slot.storage)
+                if argument.source in pointers:
+                    maps.append((pointers.index(argument.source), slot))
+                kept.append(slot)
         start, success, no_context = self._starter(grid, ctypes.addressof(addresses), overlap=overlap)
         lock = threading.Lock()
 
@@ -163,6 +174,8 @@ class LoadedKernel:
             with lock:  # the parameters belong to one launch at a time; the driver copies them
                 for place, pointer in zip(places, pointers, strict=True):
                     values[place] = pointer
+                for number, slot in maps:
+                    slot.point_to(pointers[number])
                 status = start(handle)
             if status != success:
                 from cuda.bindings import driver
@@ -177,7 +190,7 @@ class LoadedKernel:
             with current_device(where):
                 run(*pointers)
 
-        run.keep = addresses  # type: ignore[attr-defined]  # what the driver reads must stay alive
+        run.keep = kept  # type: ignore[attr-defined]  # what the driver reads must stay alive
         return run_there if where.count > 1 else run
 
     def _starter(self, grid: int, parameters: int, *, overlap: bool) -> tuple[Callable[[int], Any], Any, Any]:
@@ -233,10 +246,10 @@ class LoadedKernel:
 
 
 def _word(argument: Any) -> int:
-    """An argument as the low bytes of a 64-bit word; 0 for the name of one that comes later."""
+    """An argument as the low bytes of a 64-bit word; 0 for the name of one that comes later, or a map of it."""
     if isinstance(argument, float):
         return int(struct.unpack("<I", struct.pack("<f", argument))[0])
-    return 0 if isinstance(argument, str) else int(argument)
+    return 0 if isinstance(argument, (str, TensorMap)) else int(argument)
 
 
 _loaded: dict[tuple[str, Any, int], LoadedKernel] = {}

@@ -1,25 +1,24 @@
-"""The full product on warpgroups: many rows of input at the rate of ``wgmma`` (compute capability 9.0).
+"""The product on warpgroups for rows of w that begin anywhere (compute capability 9.0).
 
-For y = x w^T with x [M, K], w [N, K], both operands as they lie in memory: rows along K. A block's tile of y is one
-product of a *left* operand of 64 rows for each of its warpgroups and a *right* one of ``columns`` rows, at most 256.
-Left is x and right is w; or, ``turned``, left is w and right is x, so that few rows of x are not padded to 64: the
-tensor cores then form y^T. Both come in slabs 64 deep, by asynchronous copies into ``stages`` buffers in shared memory,
-swizzled as `linear_full` does, which is a layout that ``wgmma`` reads in place: no operand passes registers.
+For y = x w^T with x [M, K], w [N, K], where K is not a multiple of 8 and the copy engine (`linear_stream`) cannot read
+w. Both operands come in slabs 64 deep, by asynchronous copies into ``stages`` buffers in shared memory, swizzled as
+`linear_full` does, which is a layout that ``wgmma`` reads in place: no operand passes registers. A block's tile of y is
+one product of a *left* operand of 64 rows for each of its warpgroups and a *right* one of ``columns`` rows, at most
+256. Left is x and right is w; or, ``turned``, left is w and right is x, so that few rows of x are not padded to 64:
+the tensor cores then form y^T.
+
+Rows of w are copied by words of 4 bytes. If K is odd, every other row begins within a word: a tile is then made of rows
+that begin alike, two apart (``phases``), and those that begin within a word are read from the element before on, which
+is set to zero when it has arrived. x is read from padded copies that are shifted as much (`linear_realign`), which are
+made while the first weights come. Where w does not end on 4 bytes, its last row cannot be read so.
 
 Products run ahead of the warps that issue them, so that tensor cores do not wait for a barrier: two slabs are theirs,
 the one they work on and the one before it, whose end only the next barrier makes known to all; the others are being
 filled. The sums of a tile stay in registers.
 
-Turned, a tile need not be a whole number of 64 rows: ``pitch`` rows of w belong to it, so that every SM reads as many
-bytes of the weights, which is what counts for few rows of x. The tensor cores multiply zeros beyond.
-
-Tiles, their order, the split of K and launches that overlap are as in `linear_full`.
-
-**Rows of w that do not begin on 16 bytes** (K not a multiple of 8): rows ``phases`` = 8 / gcd(K, 8) apart begin
-alike, and a tile is made of such rows. They are copied from the whole chunk on in which they begin; the up to 7
-elements before are set to zero when they have arrived, and what lies behind the row is not copied. x is read from
-copies that are shifted as much, with zeros before (`linear_realign`). For many rows of x it is cheaper to copy w to
-padded rows first; and where w does not end on 16 bytes, its last row cannot be read so.
+A tile need not be whole: ``pitch`` rows of w belong to it, so that every SM reads as many bytes of the weights, which
+is what counts for few rows of x. The tensor cores multiply zeros beyond. Blocks that split K meet in shared memory, as
+those of `linear_stream` do.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ class Spec:
     """Slabs in shared memory: two are used, the others on their way."""
     turned: bool = False
     """The left operand is w."""
-    guarded: bool = False
-    """Some tiles or slabs are not whole."""
+    words: bool = False
+    """Rows of w do not begin on 16 bytes,"""
     phases: int = 1
-    """Places within 16 bytes at which rows of w begin: rows of a tile are so far apart (`linear_realign`)."""
-    split: bool = False
-    """Several blocks share a tile."""
+    """and begin at 1 or 2 places within a word: rows of a tile are so far apart."""
+    cluster: int = 1
+    """Blocks that split K between them."""
     overlap: bool = False
     """The first weights are loaded while the launch before still runs."""
     halves: int = 2
@@ -68,6 +67,11 @@ class Spec:
             raise ValueError(
                 f"columns: {self.groups} warpgroups copy {16 * self.groups} rows at once and a product has at most 256 "
                 f"columns, so a multiple up to 256; got {self.columns}"
+            )
+        if self.cluster not in range(1, 9) or self.columns % (8 * self.cluster):
+            raise ValueError(
+                f"cluster: up to 8 blocks share a tile, and each stores an equal part of its columns, "
+                f"{self.columns}, in eights; got {self.cluster}"
             )
         if self.ahead < 1:
             raise ValueError(
@@ -122,8 +126,8 @@ class Spec:
     @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
-        flags = {"t": self.turned, "g": self.guarded, "s": self.split, "o": self.overlap}
-        flags |= {f"p{self.phases}": self.phases > 1}
+        flags = {"t": self.turned, "o": self.overlap}
+        flags |= {f"p{self.phases}": self.words, f"c{self.cluster}": self.cluster > 1}
         marks = "".join(f"_{mark}" for mark, on in flags.items() if on)
         shape = f"{self.left_rows}x{self.columns}_s{self.stages}"
         return f"group_gemm_{shape}_{self.dtype}_v{self.halves}_b{self.blocks}{marks}"
@@ -132,7 +136,7 @@ class Spec:
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function for one spec and one body of the tile layer."""
     left_rows, columns, stages, stage_words = spec.left_rows, spec.columns, spec.stages, spec.stage_words
-    turned, overlap, split_k = spec.turned, spec.overlap, spec.split
+    turned, overlap, parts = spec.turned, spec.overlap, spec.cluster
     # Where the operands of a stage lie, and how many rows they have.
     left_words = left_rows * ROW_WORDS
     x_rows, w_rows = spec.x_rows, spec.w_rows
@@ -142,175 +146,176 @@ def build(tile: Any, spec: Spec) -> Any:
     step = 2 * ROW_WORDS * copied_rows
     lane, warp, block, divide, barrier = tile.lane, tile.warp, tile.block, tile.divide, tile.barrier
     small, int64, opaque, fence = tile.small, tile.int64, tile.opaque, tile.fence_async
-    copy_x = tile.copy_rows(x_rows // copied_rows, step, copied_rows, guarded=spec.guarded)
+    copy_x = tile.copy_rows(x_rows // copied_rows, step, copied_rows, guarded=True)
     phases = spec.phases
     edges = phases > 1
-    copy_w = tile.copy_rows(
-        w_rows // copied_rows, step, copied_rows, guarded=spec.guarded or edges, partial=edges
-    )
-    clear = tile.clear_halves(w_rows // copied_rows, step, CHUNK - 1)
+    # By words, sixteen lanes bring one half of a row and then the other.
+    words, word_rows = spec.words, threads // 16
+    if words:
+        copy_w = tile.copy_words(w_rows // word_rows, 2 * ROW_WORDS * word_rows, word_rows)
+    else:
+        copy_w = tile.copy_rows(w_rows // copied_rows, step, copied_rows, guarded=True)
+    clear = tile.clear_halves(w_rows // word_rows, 2 * ROW_WORDS * word_rows, 1)
     ahead = spec.ahead
     commit, wait, wait_all = tile.commit, tile.wait(ahead - 1), tile.wait(0)
-    registers, tile_sums = spec.registers, spec.tile_sums
+    registers, mine = spec.registers, spec.registers // parts
     zeros, begin_products = tile.zeros(registers), tile.group_mma_add(columns, SLAB // 16)
     finish_before, finish = tile.group_wait(columns, 1), tile.group_wait(columns, 0)
-    store = (tile.store_group_turned if turned else tile.store_group)(columns, spec.halves, phases)
+    store = (tile.store_group_turned if turned else tile.store_group)(columns // parts, spec.halves, phases)
     wait_for_previous, let_next_start = tile.wait_for_previous, tile.let_next_start
-    store_sums, load_sums, add, last_block = (
-        tile.store_sums(registers),
-        tile.load_sums(registers),
-        tile.add(registers),
-        tile.last_block,
-    )
+    meet, take, give = tile.meet_cluster, tile.part_of(registers, parts), tile.give_sums(mine)
+    add = tile.add(mine)
+    get, as_floats = tile.load_shared(mine, 4), tile.as_floats(mine)
+    part_words = spec.tile_sums // parts
+    part_rows, part_columns = (columns // parts, 0) if turned else (0, columns // parts)
 
-    def kernel(
-        x, w, partials, counters, y, m, n, k, x_stride, w_stride, plane, x_tiles, tiles, walkers, split, pitch
-    ):
+    def kernel(x, w, y, m, n, k, x_stride, w_stride, plane, x_tiles, pitch):
         at = lane()
         index = small(warp())
-        # A block takes every walkers-th tile, and of each the same part of K.
-        first_tile = small(block())
+        place = small(block())
         part = small(0)
-        if split_k:
-            first_tile = small(divide(block(), split))
-            part = small(block() - first_tile * split)
-        # Copies: eight lanes bring the eight chunks of a row.
+        if parts > 1:
+            place = small(divide(block(), parts))
+            part = small(block() - place * parts)
+        across = small(divide(place, x_tiles))
+        x_begin = small((place - across * x_tiles) * x_rows)
+        phase = small(0)
+        if edges:
+            stripe = small(divide(across, phases))
+            phase = small(across - stripe * phases)
+            across = stripe
+        w_begin = small(across * pitch)
+        w_end = small(min(divide(n - phase + (phases - 1), phases), w_begin + pitch))
+        # Rows that begin within a word are read from one element before on; x is shifted alike.
+        lead = small(phase & k & 1)
+        first_slab = small(0)
+        slabs = small(divide(k + (phases - 1) + (SLAB - 1), SLAB))
+        if parts > 1:
+            first_slab = small(divide(part * slabs, parts))
+            slabs = small(divide((part + 1) * slabs, parts) - first_slab)
+        # Copies of x: eight lanes bring the eight chunks of a row.
         thread = small(32 * index + at)
         row = small(thread >> 3)
         chunk = small(thread & 7)
         to = small(2 * (row * ROW_WORDS + ((chunk ^ (row & 7)) << 2)))
         x_step = int64(copied_rows) * x_stride
-        w_step = int64(copied_rows * phases) * w_stride
-        first_slab = small(0)
-        # Rows of w are read from whole chunks on, up to 7 elements early; x is shifted alike.
-        deepest = small(k + (CHUNK - 1 if edges else 0))
-        slabs = small(divide(deepest + (SLAB - 1), SLAB))
-        if split_k:
-            first_slab = small(divide(part * slabs, split))
-            slabs = small(divide((part + 1) * slabs, split) - first_slab)
-        first_chunk = small(8 * chunk + SLAB * first_slab)
-        depth = small((x_stride if edges else k) - first_chunk)
+        x_column = small(CHUNK * chunk + SLAB * first_slab)
+        from_x = int64(x_begin + row) * x_stride + x_column + int64(phase) * plane
+        x_left = small(m - x_begin - row)
+        # Of w, by words: the chunks of the second half of a row are four further on, before they are swizzled.
+        w_row = small(thread >> 4)
+        word = small(thread & 15)
+        into = small(2 * w_row * ROW_WORDS + 2 * (word & 3))
+        w_to = small(into + 8 * ((word >> 2) ^ (w_row & 7)))
+        w_to_second = small(into + 8 * (((word >> 2) + 4) ^ (w_row & 7)))
+        w_step = int64(word_rows * phases) * w_stride
+        w_column = small(2 * word + SLAB * first_slab)
+        from_w = int64((w_begin + w_row) * phases + phase) * w_stride + w_column - lead
+        w_left = small(w_end - w_begin - w_row)
+        w_depth = small(lead + k - w_column)
+        # Or as x.
+        chunk_step = int64(copied_rows) * w_stride
+        from_chunk = int64(w_begin + row) * w_stride + x_column
+        chunk_left = small(w_end - w_begin - row)
 
-        def corner(place):
-            """The first rows of x and of w of a tile, where its rows of w end, and their phase."""
-            across = small(divide(place, x_tiles))
-            x_begin = small((place - across * x_tiles) * x_rows)
-            phase = small(0)
-            if edges:
-                stripe = small(divide(across, phases))
-                phase = small(across - stripe * phases)
-                across = stripe
-            w_begin = small(across * pitch)
-            return (
-                x_begin,
-                w_begin,
-                small(min(divide(n - phase + (phases - 1), phases), w_begin + pitch)),
-                phase,
+        def bring_x(stage, slab):
+            """Copy a slab of x to a stage."""
+            copy_x(
+                2 * (stage + x_at) + to,
+                x,
+                from_x + SLAB * slab,
+                x_step,
+                x_left,
+                x_column + SLAB * slab < x_stride,
             )
 
-        def bring_x(stage, first, phase, slab):
-            """Copy a slab of x, from its row ``first`` on, to a stage."""
-            start = int64(first + row) * x_stride + (first_chunk + SLAB * slab) + int64(phase) * plane
-            copy_x(2 * (stage + x_at) + to, x, start, x_step, small(m - first - row), SLAB * slab < depth)
-
-        def bring_w(stage, first, end, phase, slab):
-            """The same of w, whose rows of this tile end at ``end``."""
-            place = small(first_chunk + SLAB * slab)
-            start = int64((first + row) * phases + phase) * w_stride + place
-            left = small(end - first - row)
-            if edges:
-                lead = small((phase * k) & (CHUNK - 1))
-                copy_w(2 * (stage + w_at) + to, w, start - lead, w_step, left, small(lead + k - place))
+        def bring_w(stage, slab):
+            """The same of w."""
+            if words:
+                start, rest = from_w + SLAB * slab, small(w_depth - SLAB * slab)
+                copy_w(2 * (stage + w_at) + w_to, w, start, w_step, w_left, rest)
+                copy_w(2 * (stage + w_at) + w_to_second, w, start + 32, w_step, w_left, rest - 32)
             else:
-                copy_w(2 * (stage + w_at) + to, w, start, w_step, left, SLAB * slab < depth)
+                copy_w(
+                    2 * (stage + w_at) + to,
+                    w,
+                    from_chunk + SLAB * slab,
+                    chunk_step,
+                    chunk_left,
+                    x_column + SLAB * slab < k,
+                )
 
-        # What is copied next: which slab of which tile.
-        copy_tile = first_tile
-        x_begin, w_begin, w_end, phase = corner(first_tile)
-        group = small(index >> 2)
-        left = small(group * (64 * ROW_WORDS))
-        for s in range(ahead):
-            if s < slabs:
-                bring_w(s * stage_words, w_begin, w_end, phase, s)
         if overlap:
+            for s in range(ahead):
+                if s < slabs:
+                    bring_w(s * stage_words, s)
             wait_for_previous()
             let_next_start()
         for s in range(ahead):
             if s < slabs:
-                bring_x(s * stage_words, x_begin, phase, s)
+                bring_x(s * stage_words, s)
+                if not overlap:
+                    bring_w(s * stage_words, s)
             commit()
-        copy_slab = small(ahead)
         coming = small(ahead * stage_words)
         here = small(0)
+        left = small((index >> 2) * (GROUP_ROWS * ROW_WORDS))
         c = zeros()
-        tile_index = first_tile
-        while tile_index < tiles:
+        for s in range(opaque(slabs)):
+            wait()
             if edges:
-                out_phase = small(corner(tile_index)[3])
-            for s in range(opaque(slabs)):
-                wait()
-                if edges:
-                    if s == 0:
-                        # What lies before the rows is not theirs.
-                        lead = small(((out_phase * k) & (CHUNK - 1)) * ((first_slab == 0) & (chunk == 0)))
-                        clear(2 * (here + w_at) + to, lead)
-                fence()
-                barrier()
-                # Here every warp has seen the end of the products before the last: their slab is free.
-                c = begin_products(c, here + left, here + left_words)
-                if copy_slab >= slabs:  # on to the next tile, as long as this one's products last
-                    if copy_tile < tiles:
-                        copy_tile = small(copy_tile + walkers)
-                        copy_slab = small(0)
-                        x_begin, w_begin, w_end, phase = corner(copy_tile)
-                if copy_tile < tiles:
-                    bring_x(coming, x_begin, phase, copy_slab)
-                    bring_w(coming, w_begin, w_end, phase, copy_slab)
-                commit()
-                copy_slab = small(copy_slab + 1)
-                coming = small(coming + stage_words)
-                if coming == stages * stage_words:
-                    coming = small(0)
-                here = small(here + stage_words)
-                if here == stages * stage_words:
-                    here = small(0)
-                c = finish_before(c)
-            c = finish(c)
-            out_row, out_column, out_end, out_phase = corner(tile_index)
-            if turned:  # of y: row g and columns 2 t, 2 t + 1 of each 8 x 8 block
-                out_row = small(out_row + (at >> 2))
-                out_column = small(out_column + 16 * index + 2 * (at & 3))
-            else:
-                out_row = small(out_row + 16 * index + (at >> 2))
-                out_column = small(out_column + 2 * (at & 3))
-            place = int64(out_row) * n + (out_column * phases + out_phase)
-            if split_k:
-                mine = int64(tile_index * split) * tile_sums + (index * (32 * registers) + 4 * at)
-                store_sums(partials, mine + part * tile_sums, 128, c)
-                if last_block(counters, tile_index, split):
-                    c = load_sums(partials, mine, 128)
-                    for p in range(1, split):
-                        c = add(c, load_sums(partials, mine + p * tile_sums, 128))
-                    store(y, place, n, m - out_row, out_end - out_column, c)
-            else:
-                store(y, place, n, m - out_row, out_end - out_column, c)
-            c = zeros()
-            tile_index = small(tile_index + walkers)
+                if first_slab + s == 0:
+                    # What lies before the rows is not theirs.
+                    clear(2 * (here + w_at) + w_to, small(lead * (word == 0)))
+            fence()
+            barrier()
+            # Here every warp has seen the end of the products before the last: their slab is free.
+            c = begin_products(c, here + left, here + left_words)
+            if s + ahead < slabs:
+                bring_x(coming, s + ahead)
+                bring_w(coming, s + ahead)
+            commit()
+            coming = small(coming + stage_words)
+            if coming == stages * stage_words:
+                coming = small(0)
+            here = small(here + stage_words)
+            if here == stages * stage_words:
+                here = small(0)
+            c = finish_before(c)
+        c = finish(c)
         wait_all()
+        if turned:  # of y: row g and columns 2 t, 2 t + 1 of each 8 x 8 block
+            out_row = small(x_begin + (at >> 2))
+            out_column = small(w_begin + 16 * index + 2 * (at & 3))
+        else:
+            out_row = small(x_begin + 16 * index + (at >> 2))
+            out_column = small(w_begin + 2 * (at & 3))
+        if parts > 1:
+            # Of the sums each block adds up an equal part of the columns.
+            meet()
+            place = small(index * (32 * mine) + 4 * at)
+            for to_block in range(parts):
+                give(place + part * part_words, to_block, take(c, to_block))
+            meet()
+            total = as_floats(get(place, 128))
+            for p in range(1, parts):
+                total = add(total, as_floats(get(place + p * part_words, 128)))
+            out_row = small(out_row + part * part_rows)
+            out_column = small(out_column + part * part_columns)
+            where = int64(out_row) * n + (out_column * phases + phase)
+            store(y, where, n, m - out_row, w_end - out_column, total)
+        else:
+            where = int64(out_row) * n + (out_column * phases + phase)
+            store(y, where, n, m - out_row, w_end - out_column, c)
 
     return kernel
 
 
 VOCABULARY = "linear"
-SIGNATURE = ("HALVES",) * 2 + ("FLOATS", "WORDS", "HALVES") + ("INT",) * 11
+SIGNATURE = ("HALVES",) * 3 + ("INT",) * 8
 """Kinds of the kernel's arguments, for the compiler."""
 
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
     return spec.blocks
-
-
-def tiles(spec: Spec, m: int, n: int, pitch: int) -> tuple[int, int]:
-    """Tiles of y: along M, along N."""
-    return -(-m // spec.x_rows), spec.phases * -(-n // (spec.phases * pitch))

@@ -12,7 +12,15 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from kernels_numba import linear_cluster, linear_flat, linear_full, linear_gemv, linear_group, linear_realign
+from kernels_numba import (
+    linear_flat,
+    linear_full,
+    linear_gemv,
+    linear_group,
+    linear_realign,
+    linear_stream,
+)
+from kernels_numba.tensor_maps import TensorMap
 
 FAMILIES: dict[str, ModuleType] = {"gemv": linear_gemv, "flat": linear_flat, "full": linear_full}
 IMPLS = (*FAMILIES, "vendor")
@@ -28,17 +36,12 @@ ADJUSTABLE: dict[str, tuple[str, ...]] = {
     "flat": ("row_tiles", "steps", "stages", "warps", "blocks", "shares", "split"),
     "full": (
         *("rows", "warp_rows", "warp_columns"),
-        *("groups", "turned", "pitch"),
-        *("columns", "depth", "stages", "cluster", "blocks", "shares", "split"),
+        *("stream", "groups", "turned", "pitch"),
+        *("columns", "stages", "blocks", "shares", "split"),
     ),
     "vendor": (),
 }
 MAX_INDEX = 2**31 - 1
-COPY_RATIO = 4
-"""Rows of w whose copy costs as much as that of a row of x for each place of rows within 16 bytes: on an H200 copies of
-x are ahead for 128 rows and [4096, 4095], that of w for 512."""
-SMALL_COPY = 2**20
-"""Elements whose copy costs no more than the launch that another copy takes."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,13 @@ class Product:
     """Of the full product: tiles of y along M, along N,"""
     pitch: int = 0
     """and rows of w of each, for those on warpgroups."""
+    early: bool = False
+    """The first launch may begin while the one before it still runs."""
 
     @property
     def family(self) -> ModuleType:
         """The module of the kernel."""
-        for found in (linear_group, linear_cluster):
+        for found in (linear_group, linear_stream):
             if isinstance(self.spec, found.Spec):
                 return found
         return FAMILIES[self.choice.impl]
@@ -117,7 +122,7 @@ class Product:
     @property
     def partial_floats(self) -> int:
         """Float32 partial sums that blocks leave where several share their outputs."""
-        if self.split == 1:
+        if self.split == 1 or getattr(self.spec, "cluster", 1) > 1:
             return 0
         if self.choice.impl == "full":
             return self.groups * self.split * self.spec.tile_sums
@@ -145,15 +150,22 @@ class Product:
 
         ``shifted`` is what x is read from: its copies, or x itself.
         """
-        if isinstance(self.spec, linear_cluster.Spec):
-            return [shifted, w, y, self.m, self.n, self.k, self.stride, self.k, self.pitch]
+        w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
+        if isinstance(self.spec, linear_stream.Spec):
+            # Boxes of as many rows as there are.
+            x_box = min(self.m, self.spec.x_rows)
+            maps = (
+                TensorMap(shifted, self.m, self.k, self.stride, x_box),
+                TensorMap(w, self.n, self.k, w_stride, self.pitch),
+            )
+            walk = (x_box, self.pitch, self.tiles[0], self.groups, self.grid // self.split)
+            return [*maps, y, self.m, self.n, self.k, *walk]
+        if isinstance(self.spec, linear_group.Spec):
+            strides = (self.stride, w_stride, self.plane)
+            return [shifted, w, y, self.m, self.n, self.k, *strides, self.tiles[0], self.pitch]
         if self.choice.impl == "full":
-            w_stride = linear_realign.padded(self.k) if self.copy_w else self.k
-            strides = (self.stride, w_stride, *((self.plane,) if self.pitch else ()))
             order = (self.tiles[0], self.groups, self.grid // self.split, self.split)
-            pitch = (self.pitch,) if self.pitch else ()
-            full = (self.m, self.n, self.k, *strides, *order, *pitch)
-            return [shifted, w, partials, counters, y, *full]
+            return [shifted, w, partials, counters, y, self.m, self.n, self.k, self.stride, w_stride, *order]
         sizes = (self.m, self.n, self.depth, self.stride, self.plane, self.phases, self.split)
         shares = (self.groups // self.phases,) if self.choice.impl == "flat" else ()
         return [x, shifted, w, partials, counters, y, *sizes, *shares]
@@ -201,60 +213,56 @@ def product(
     whole = k % 8 == 0
     options: dict[str, Any] = choice.options
     number = 1
-    if choice.impl == "full" and "groups" in options and aligned_w:
-        number = linear_realign.phases(k)
-        # A copy of w costs less than those of x; or the last row's last chunk would reach beyond w.
-        many = number * m * k > SMALL_COPY and COPY_RATIO * number * m > n
-        if many or n * k % linear_realign.CHUNK:
-            number = 1
     # A copy of w is what the launch before writes: it cannot be loaded early.
-    overlap = overlap and aligned_w and (whole or choice.impl != "full" or number > 1)
+    overlap = overlap and aligned_w
     split = options.pop("split", 1)
     tiles, pitch = (0, 0), 0
-    if "cluster" in options:
-        if split > 1:
-            raise ValueError(f"choice: {choice}: blocks that share x do not split K; leave split away")
-        pitch = options.pop("pitch", options["columns"])
-        together = n % 2 == 0 and pitch % 2 == 0 and aligned_y
-        spec: Any = linear_cluster.Spec(dtype, **options, overlap=overlap, halves=2 if together else 1)
-        if k % spec.deep or m > spec.x_rows:
-            raise ValueError(
-                f"choice: {choice} takes at most M={spec.x_rows} rows of x and whole steps of K, {spec.deep} each; got "
-                f"M={m}, K={k}"
-            )
-        grid = -(-n // (pitch * spec.cluster)) * spec.cluster
-        tiles, shift_x, copy_w, stride, plane, depth = (1, grid), not aligned_x, not aligned_w, k, 0, k
+    if "groups" in options:
+        streamed, turned = options.pop("stream", 0), bool(options.pop("turned", 0))
+        split = min(split, -(-k // linear_full.SLAB))
+        shares, pitch = options.pop("shares", 0), options.pop("pitch", 0)
+        shift_x = not (whole and aligned_x)
+        # By words w is read where its rows lie, if it ends on one.
+        copy_w = not aligned_w or (not whole if streamed else n * k % 2 == 1)
+        number = 1 if streamed or copy_w else 1 + k % 2
+        overlap = overlap and not copy_w
+        # What a launch of this product writes is x alone: while it is copied, the first weights come.
+        options |= {"cluster": split, "turned": turned, "overlap": overlap or (shift_x and not copy_w)}
+        on_groups: Any
+        if streamed:
+            on_groups = linear_stream.Spec(dtype, **options)
+        else:
+            on_groups = linear_group.Spec(dtype, **options, words=not (whole or copy_w), phases=number)
+        pitch = pitch or on_groups.w_rows
+        together = n % 2 == 0 and pitch % 2 == 0 and aligned_y and number == 1
+        spec: Any = replace(on_groups, halves=2 if together else 1)
+        tiles = -(-m // spec.x_rows), number * -(-n // (number * pitch))
+        stride = linear_realign.padded(k, led=number > 1) if shift_x else k
+        plane, depth = (m * stride if number > 1 else 0), k
+        # Several tiles a block: only where their sums do not meet in shared memory.
+        several = streamed and shares and split == 1
+        grid = split * (min(prod(tiles), shares) if several else prod(tiles))
+        if streamed and grid == split * prod(tiles) and together and not turned:
+            spec = replace(spec, staged=True)
     elif choice.impl == "full":
+        overlap = overlap and whole
         slabs = -(-k // linear_full.SLAB)
         split = min(split, slabs)
         shares = options.pop("shares", 0)
-        options |= {"split": split > 1, "overlap": overlap}
-        full: Any
-        if "groups" in options:
-            pitch = options.pop("pitch", 0)
-            options |= {"turned": bool(options.get("turned", 0)), "phases": number}
-            full = linear_group.Spec(dtype, **options)
-            pitch = pitch or full.w_rows
-            tiles = linear_group.tiles(full, m, n, pitch)
-            guarded = bool(m % full.x_rows or n % full.w_rows or pitch != full.w_rows)
-            ahead, whole_pairs = full.ahead, pitch % 2 == 0
-        else:
-            full = linear_full.Spec(dtype, **options)
-            tiles = linear_full.tiles(full, m, n)
-            guarded = bool(m % full.rows or n % full.columns)
-            ahead, whole_pairs = full.stages - 1, True
+        full = linear_full.Spec(dtype, **options, split=split > 1, overlap=overlap)
+        tiles = linear_full.tiles(full, m, n)
         spec = replace(
             full,
-            guarded=guarded or k % linear_full.SLAB != 0,
-            halves=2 if n % 2 == 0 and whole_pairs and aligned_y and number == 1 else 1,
+            guarded=bool(m % full.rows or n % full.columns or k % linear_full.SLAB),
+            halves=2 if n % 2 == 0 and aligned_y else 1,
         )
-        shift_x, copy_w = not (whole and aligned_x), not ((whole or number > 1) and aligned_w)
-        stride = linear_realign.padded(k, led=number > 1) if shift_x else k
+        shift_x, copy_w = not (whole and aligned_x), not (whole and aligned_w)
+        stride, plane, depth = (linear_realign.padded(k) if shift_x else k), 0, k
         walkers = prod(tiles)
         # To copy ahead into the next tile, a tile must have at least as many slabs as are under way.
-        if shares and slabs // split >= ahead:
+        if shares and slabs // split >= full.stages - 1:
             walkers = min(walkers, max(1, shares // split))
-        grid, plane, depth = walkers * split, (m * stride if number > 1 else 0), k
+        grid = walkers * split
     else:
         copy_w = not aligned_w
         edges = not whole and not copy_w
@@ -279,7 +287,7 @@ def product(
         shift_x = edges or (copy_w and not whole) or not aligned_x
         stride = linear_realign.padded(k) if shift_x else k
         plane = m * stride if number > 1 else 0
-    where = (shift_x, copy_w, stride, plane, depth, tiles, pitch)
+    where = (shift_x, copy_w, stride, plane, depth, tiles, pitch, overlap)
     found = Product(m, n, k, choice, spec, grid, split, number, *where)
     if max(found.grid, found.shifted_x_size // 8, found.copied_w_size // 8, n, k, m) > MAX_INDEX:
         raise ValueError(

@@ -7,10 +7,10 @@ head(p). The full product wants both operands whole: copy 0 (head 0), padded wit
 
     target[p, row, j] = source[row, head(p) + j]    for j < stride, zero beyond K
 
-The product on warpgroups reads rows of w from the chunk on in which they begin, ``lead(p) = p K mod 8`` elements early;
-its copies of x have as many zeros in front:
+The product on warpgroups reads rows of w by words of two elements. Where K is odd, every other row begins within a
+word, and is read from one element before; x has as many zeros in front, none or one, in its copies p = 0 and 1:
 
-    target[p, row, j] = source[row, j - lead(p)]    zero outside 0 .. K - 1
+    target[p, row, j] = source[row, j - p]    zero outside 0 .. K - 1
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def head(k: int, phase: int) -> int:
 
 
 def padded(k: int, *, led: bool = False) -> int:
-    """K rounded up to whole chunks; ``led``: with room for the zeros in front of it."""
-    return -(-(k + (CHUNK - 1 if led else 0)) // CHUNK) * CHUNK
+    """K rounded up to whole chunks; ``led``: with room for a zero in front of it."""
+    return -(-(k + led) // CHUNK) * CHUNK
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ def build(tile: Any, spec: Spec) -> Any:
         column = small(8 * (item - row * in_row))
         phase = small(divide(row, rows))
         row = small(row - phase * rows)
-        skip = small((phase * (k & 7)) & 7)
-        skip = small(-skip if led else (8 - skip) & 7)
+        skip = small(-phase if led else (8 - ((phase * (k & 7)) & 7)) & 7)
         x = load(source, skip + column, k, 0, 0, places(row, 0, row, k, 0))
         store(target, 0, 0, 8 * int64(item), 0, 0, 0, x)
 

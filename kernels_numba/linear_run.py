@@ -86,7 +86,7 @@ class Workspace:
         self.w = self.x + padded[0]
         self.partials = self.w + padded[1]
         self.zeros, self.counters = None, 0
-        if product.split > 1:
+        if product.partial_floats:
             self.zeros = _pool(index, zeros=True).take(stream, -(-4 * product.groups // 4096) * 4096)
             self.counters = self.zeros.pointer
 
@@ -102,7 +102,7 @@ def launches(product: Product, index: int) -> Callable[[int, int, int, int], Non
         arguments = product.arguments("x", shifted, w, partials, counters, "y")
         return loaded.launcher(product.grid, arguments, pointers=POINTERS, overlap=overlap)
 
-    if not (product.shift_x or product.copy_w or product.split > 1):
+    if not (product.shift_x or product.copy_w or product.partial_floats):
         start = launcher("shifted", "w", 0, 0)
         return lambda stream, x, w, y: start(stream, x, x, w, y)
 
@@ -113,7 +113,7 @@ def launches(product: Product, index: int) -> Callable[[int, int, int, int], Non
         sizes = _realign_sizes(product.k, rows, phases, led=led)
         grid = -(-sizes[-1] // (32 * spec.warps))
         realign = launch.load(linear_realign, spec, index)
-        return realign.launcher(grid, ("x", target, *sizes), pointers=POINTERS, overlap=overlap)
+        return realign.launcher(grid, ("x", target, *sizes), pointers=POINTERS, overlap=product.early)
 
     def prepare(stream: int) -> tuple[Any, ...]:
         space = Workspace(product, index, stream)

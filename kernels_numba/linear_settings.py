@@ -7,9 +7,10 @@ was measured (`linear_dispatch`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 from typing import Any
 
-from kernels_numba import linear_cluster, linear_flat, linear_full, linear_group
+from kernels_numba import linear_flat, linear_full, linear_group
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.linear_product import Choice
 
@@ -125,7 +126,9 @@ def _default_full(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> C
 GROUP_COLUMNS = (256, 192, 160, 128, 96, 64, 32)
 """Rows of the right operand of a tile."""
 MOST_COLUMNS = 256
-MOST_STAGES, MOST_SHARED_STAGES = 12, 16
+MOST_STAGES = 16
+REACH = {1: 1.0, 2: 1.0, 4: 10 / 11}
+"""Blocks that split K, and how many of an H200's SMs clusters of so many fill: its parts have 16 or 18 SMs, or less."""
 L2_BYTES_PER_US, ALONE_BYTES_PER_US = 68e3, 72e3
 """What an SM of an H200 gets from L2 where all ask (for much that others ask for too), and at most;"""
 FLOPS_PER_US, MEMORY_BYTES_PER_US, MEMORY_REACH = 6.0e6, 34.5e3, 1.4
@@ -134,8 +137,13 @@ ROUGH_ORDER = 4
 """Of the norm that adds up what hides each other."""
 LATENCY_US, SLAB_US = 1.5, 0.15
 """how long a slab is on its way when all SMs ask, and the least that it takes;"""
-MEETING_US, SUMS_BYTES_PER_US = 1.5, 40e3
-"""and how long blocks that share a tile take to meet, and how fast the last one reads their sums."""
+MEETING_US, SUMS_BYTES_PER_US = 1.3, 25e3
+"""how long blocks that share a tile take to meet, and how fast they exchange sums;"""
+STREAM_START_US, FEW_ROWS = 0.5, 64
+"""and how much later the copy engine begins than copies by warps, which counts for so many rows of x or less."""
+SMALL_COPY, COPY_RATIO = 2**20, 4
+"""Elements whose copy costs no more than the launch that another copy takes; and rows of w whose copy costs as much as
+that of a row of x, twice where K is odd."""
 
 
 def group_candidates(
@@ -145,114 +153,85 @@ def group_candidates(
 
     Tiles are one or two warpgroups' rows of x by ``columns`` rows of w; or, turned, one or two warpgroups' rows of w by
     all rows of x (at most 256). Of w a tile may have fewer rows than it has room for, so that every SM gets the same.
+    The copy engine brings operands or, for few rows of x, warps: they begin sooner, and read rows of w that begin
+    anywhere.
     """
     slabs = -(-k // linear_full.SLAB)
     moved = 2 * (n * k + m * k + m * n) / MEMORY_BYTES_PER_US
-    for turned, groups, columns, pitch, split in _group_tiles(m, n, slabs, sm_count):
-        rows = linear_group.GROUP_ROWS * groups
-        stages = min(MOST_STAGES, shared_bytes // ((rows + columns) * 2 * linear_full.SLAB))
-        if stages < 3:
-            continue
-        tiles = -(-m // (columns if turned else rows)) * -(-n // pitch)
-        if split > 1 and tiles * split > 2 * sm_count:
-            continue
-        active = min(tiles * split, sm_count)
-        loaded = ((columns if turned else rows) + pitch) * 2 * linear_full.SLAB
-        slab_us = max(
-            loaded / min(ALONE_BYTES_PER_US, L2_BYTES_PER_US * sm_count / active),
-            LATENCY_US / (stages - 2),
-            2 * linear_full.SLAB * rows * columns / FLOPS_PER_US,
-            SLAB_US,
-        )
-        turns = -(-tiles * split // sm_count)
-        parts = (turns * slabs / split * slab_us, moved / min(sm_count, MEMORY_REACH * active))
-        time_us = sum(part**ROUGH_ORDER for part in parts) ** (1 / ROUGH_ORDER)
-        if split > 1:
-            time_us += MEETING_US + (split + 1) * 4 * rows * columns / SUMS_BYTES_PER_US
-        settings = {"groups": groups, "columns": columns, "stages": stages}
-        if turned:
-            settings["turned"] = 1
-        if pitch != (rows if turned else columns):
-            settings["pitch"] = pitch
-        yield time_us, Choice.of("full", **settings, blocks=1, shares=sm_count, split=split)
+    for streamed in _families(m, n, k):
+        start_us = STREAM_START_US * streamed
+        used = 1 if streamed else 2  # slabs in use, and two barriers of 8 bytes for each stage
+        for turned, groups, columns, pitch, split in _group_tiles(m, n, slabs, sm_count, streamed=streamed):
+            rows = linear_group.GROUP_ROWS * groups
+            stages = min(MOST_STAGES, shared_bytes // ((rows + columns) * 2 * linear_full.SLAB + 16))
+            if stages <= used:
+                continue
+            tiles = -(-m // (columns if turned else rows)) * -(-n // pitch)
+            active = min(tiles * split, sm_count)
+            loaded = (min(m, columns if turned else rows) + pitch) * 2 * linear_full.SLAB
+            slab_us = max(
+                loaded / min(ALONE_BYTES_PER_US, L2_BYTES_PER_US * sm_count / active),
+                LATENCY_US / (stages - used),
+                2 * linear_full.SLAB * rows * columns / FLOPS_PER_US,
+                SLAB_US,
+            )
+            turns = -(-tiles // int(sm_count * REACH[split] / split))
+            parts = (turns * slabs / split * slab_us, moved / min(sm_count, MEMORY_REACH * active))
+            time_us = start_us + sum(part**ROUGH_ORDER for part in parts) ** (1 / ROUGH_ORDER)
+            if split > 1:
+                time_us += MEETING_US + 4 * rows * columns / SUMS_BYTES_PER_US
+            settings = {"stream": 1} if streamed else {}
+            settings |= {"groups": groups, "columns": columns, "stages": stages}
+            if turned:
+                settings["turned"] = 1
+            if pitch != (rows if turned else columns):
+                settings["pitch"] = pitch
+            yield time_us, Choice.of("full", **settings, blocks=1, shares=sm_count, split=split)
 
 
-def _group_tiles(m: int, n: int, slabs: int, sm_count: int) -> Iterator[tuple[int, int, int, int, int]]:
+def _families(m: int, n: int, k: int) -> tuple[bool, ...]:
+    """Whether the copy engine brings operands, or warps: both may be the faster where there are few rows of x."""
+    if k % 8 == 0:
+        return (False, True) if m <= FEW_ROWS else (True,)
+    copies = m * k * (1 + k % 2)
+    return (copies > SMALL_COPY and COPY_RATIO * copies > n * k,)
+
+
+def _group_tiles(
+    m: int, n: int, slabs: int, sm_count: int, *, streamed: bool
+) -> Iterator[tuple[int, int, int, int, int]]:
     """Whether turned, warpgroups, columns, rows of w of a tile, and the split of K."""
-    for split in (split for split in (1, 2, 3, 4, 6, 8) if split == 1 or split <= slabs // 4):
+    for split in (split for split in REACH if split == 1 or split <= slabs // 4):
+        slots = int(sm_count * REACH[split]) // split
+        if not slots:
+            continue
         for groups in (1, 2):
-            rows, unit = linear_group.GROUP_ROWS * groups, 16 * groups
+            rows = linear_group.GROUP_ROWS * groups
+            # Copies by warps are of so many rows at once; blocks that split K store equal parts of the columns.
+            unit = lcm(8 * split, 1 if streamed else 16 * groups)
             # Turned: all rows of x, and as many of w as give every SM the same.
-            share = -(-n * split // sm_count)
+            share = -(-n // slots)
             pitch = _even(-(-share // -(-share // rows)))
-            for columns in GROUP_COLUMNS:
-                if columns % unit == 0 and m <= columns < m + 32 and (groups == 1 or 2 * pitch > rows):
-                    yield 1, groups, columns, pitch, split
+            columns = -(-m // unit) * unit
+            if columns <= MOST_COLUMNS and (groups == 1 or 2 * pitch > rows):
+                yield 1, groups, columns, pitch, split
             if (groups == 1) != (m <= linear_group.GROUP_ROWS):
                 continue
             for columns in GROUP_COLUMNS:
                 if columns % unit == 0:
                     yield 0, groups, columns, columns, split
-            # The same number of whole tiles for every SM, of which not all columns are used.
+            # The same number of tiles for every SM, of which not all columns are used.
             x_tiles = -(-m // rows)
             for turns in (1, 2, 3):
-                w_tiles = sm_count * turns // (x_tiles * split)
+                w_tiles = slots * turns // x_tiles
                 pitch = _even(-(-n // w_tiles)) if w_tiles else n
                 columns = -(-pitch // unit) * unit
-                if columns <= MOST_COLUMNS and pitch != columns:
+                if columns <= MOST_COLUMNS:
                     yield 0, groups, columns, pitch, split
 
 
 def _even(rows: int) -> int:
     return rows + rows % 2
-
-
-CLUSTER_REACH = {2: 1.0, 4: 10 / 11, 8: 10 / 11}
-"""How many of an H200's SMs clusters of so many blocks can fill: its parts have 16 or 18 SMs, some of them less."""
-
-
-def cluster_choice(
-    m: int,
-    n: int,
-    k: int,
-    sm_count: int,
-    shared_bytes: int,
-    *,
-    cluster: int,
-    depth: int = 1,
-    per_sm: int = 1,
-    pitch: int = 0,
-) -> Choice | None:
-    """Settings of the product whose blocks share x; None where it does not fit, or K is not whole steps.
-
-    Args:
-        m: rows of x.
-        n: rows of w.
-        k: columns of both.
-        sm_count: the GPU's SMs,
-        shared_bytes: and the shared memory that it allows a block.
-        cluster: blocks that share x.
-        depth: slabs of a step.
-        per_sm: blocks that an SM is to hold.
-        pitch: rows of w for each block; 0: as many as give every SM the same.
-    """
-    groups = -(-m // linear_group.GROUP_ROWS)
-    unit = 16 * groups
-    if not pitch:
-        slots = int(sm_count * CLUSTER_REACH[cluster]) // cluster * cluster * per_sm
-        share = -(-n // max(slots, cluster))
-        pitch = share + share % 2
-    columns = -(-pitch // unit) * unit
-    if k % (linear_full.SLAB * depth) or columns > 256 or linear_group.GROUP_ROWS * groups > 256:
-        return None
-    extra = linear_cluster.BLOCK_SHARED_BYTES
-    room = (shared_bytes + extra) // per_sm - extra
-    settings: dict[str, Any] = {"groups": groups, "columns": columns, "depth": depth, "cluster": cluster}
-    step_bytes = linear_cluster.Spec("fp16", **settings, stages=linear_cluster.SLACK + 2).stage_bytes
-    stages = min(room // step_bytes, MOST_SHARED_STAGES // depth)
-    if stages < linear_cluster.SLACK + 2:
-        return None
-    return Choice.of("full", **settings, stages=stages, pitch=pitch)
 
 
 def _default_group(m: int, n: int, k: int, sm_count: int, shared_bytes: int) -> Choice | None:

@@ -35,10 +35,9 @@ from kernels_numba import (
     linear_realign,
     short_conv,
 )
-from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.families import default_plans, family_of, runs_on
 from kernels_numba.linear_product import Choice, product
-from kernels_numba.linear_settings import FULL_TILES, cluster_choice, default_choice
+from kernels_numba.linear_settings import FULL_TILES, default_choice
 from kernels_numba.long_resources import long_kernels
 from kernels_numba.spectrum import ORDINARY
 from monarch import Plan
@@ -253,11 +252,6 @@ def _linear() -> Iterator[tuple[Any, Any]]:
         choice = default_choice("full", m, n, k, capability=linear_group.CAPABILITY)
         made = product(choice, m, n, k, dtype)
         found[made.spec] = made.family
-    for m, n, dtype, cluster in ((64, 11008, "fp16", 2), (100, 4096, "bf16", 4)):
-        together = cluster_choice(m, n, 4096, 132, LARGEST_SHARED_BYTES, cluster=cluster)
-        if together:
-            made = product(together, m, n, 4096, dtype, overlap=True)
-            found[made.spec] = made.family
     for led in (False, True):
         found[linear_realign.Spec("fp16", led=led)] = linear_realign
     for spec, family in found.items():

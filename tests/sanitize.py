@@ -22,8 +22,8 @@ import numpy as np
 
 import kernels_numba
 import reference
-from kernels_numba import linear_cluster
-from kernels_numba.linear_settings import cluster_choice
+from kernels_numba import linear_stream
+from kernels_numba.linear_product import Choice
 from monarch import Plan, SparsityPattern
 
 TOOLS = ("memcheck", "racecheck")
@@ -176,19 +176,19 @@ def multiply(impl: str, most: int) -> None:
         assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (impl, m, n, k)
 
 
-def multiply_together() -> None:
-    """Linear layers whose blocks share their rows of x, in clusters of all sizes."""
-    where = kernels_numba.device()
-    if where.capability != linear_cluster.CAPABILITY:
+def multiply_by_engine() -> None:
+    """Linear layers on warpgroups: operands by the copy engine, blocks that split K, rows that begin within a word."""
+    if kernels_numba.device().capability != linear_stream.CAPABILITY:
         return
-    for cluster, depth, m, n in ((2, 1, 3, 1001), (4, 2, 64, 1200), (8, 1, 100, 999)):
-        x, w = _random(m, 640).astype(np.float16), _random(n, 640, seed=1).astype(np.float16)
-        choice = cluster_choice(
-            m, n, 640, where.sm_count, where.shared_bytes_per_block, cluster=cluster, depth=depth
-        )
-        y = kernels_numba.Linear(m, n, 640, dtype="fp16", choice=choice)(x, w)
+    for m, n, k, options in (
+        (64, 301, 520, {"stream": 1, "groups": 1, "columns": 64, "pitch": 62, "stages": 5, "shares": 3}),
+        (130, 301, 520, {"stream": 1, "groups": 2, "columns": 96, "stages": 4, "split": 3}),
+        (33, 300, 511, {"groups": 1, "columns": 64, "turned": 1, "stages": 4, "split": 2, "joined": 1}),
+    ):
+        x, w = _random(m, k).astype(np.float16), _random(n, k, seed=1).astype(np.float16)
+        y = kernels_numba.Linear(m, n, k, dtype="fp16", choice=Choice.of("full", **options))(x, w)
         exact = reference.linear(x, w)
-        assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (cluster, m, n)
+        assert np.linalg.norm(y - exact) <= 1e-3 * np.linalg.norm(exact), (options, m, n, k)
 
 
 def convolve_images(dtype: str, *layers: dict) -> None:
@@ -331,7 +331,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gemv": partial(multiply, "gemv", 4),
     "flat": partial(multiply, "flat", 33),
     "full": partial(multiply, "full", 130),
-    "cluster": multiply_together,
+    "engine": multiply_by_engine,
     "conv2d": partial(convolve_images, "fp16", *LAYERS),
     "conv2d-float": partial(convolve_images, "fp32", *LAYERS),
     "conv2d-large": partial(convolve_images, "fp16", *LARGE),

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from test_linear import DTYPES, OWN, Case, cases, judge
 
 import kernels_numba
-from kernels_numba import HostCopyWarning, Linear, linear_cluster, linear_group
+from kernels_numba import HostCopyWarning, Linear, linear_group, linear_stream
 from kernels_numba.linear_product import LARGEST_M, Choice
 from kernels_numba.linear_run import run_cpu
-from kernels_numba.linear_settings import cluster_choice, default_choice
+from kernels_numba.linear_settings import default_choice
 
 pytestmark = pytest.mark.gpu
 
@@ -150,28 +150,32 @@ def test_full_product_for_many_rows(n: int, k: int, dtype: str, torch: Any) -> N
             assert torch.equal(layer(a[:m], b, out=poisoned(torch, m, n, a)), y)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize(
-    ("cluster", "depth", "per_sm", "most"), [(2, 1, 1, 200), (4, 2, 1, 77), (8, 1, 2, 77)]
+STREAMS = (
+    {"groups": 1, "columns": 64, "pitch": 62, "stages": 9},
+    {"groups": 1, "columns": 192, "pitch": 180, "stages": 4, "split": 3},
+    {"groups": 1, "columns": 64, "pitch": 64, "stages": 8, "split": 8},
+    {"groups": 2, "turned": 1, "columns": 96, "pitch": 120, "stages": 6, "split": 2},
+    {"groups": 2, "columns": 256, "stages": 4},
 )
-def test_blocks_that_share_x(
-    cluster: int, depth: int, per_sm: int, most: int, overlap: bool, torch: Any
-) -> None:
-    """Every row of x reaches all blocks, launch after launch; shares of the weights are not whole, some empty."""
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("options", STREAMS, ids=str)
+def test_operands_by_the_copy_engine(options: dict[str, int], overlap: bool, torch: Any) -> None:
+    """Tiles and shares of the weights that are not whole, launch after launch, at addresses that change."""
     where = kernels_numba.device()
-    if where.capability != linear_cluster.CAPABILITY:
-        pytest.skip(f"needs compute capability {linear_cluster.CAPABILITY}; {where}")
-    x, w = noise(200, 3001, 1024)
+    if where.capability != linear_stream.CAPABILITY:
+        pytest.skip(f"needs compute capability {linear_stream.CAPABILITY}; {where}")
+    choice = Choice.of("full", stream=1, **options, shares=132)
+    x, w = noise(300, 3001, 1032)
     a, b = to_torch(x), to_torch(w)
-    for m in (1, 64, most):
-        options = {"cluster": cluster, "depth": depth, "per_sm": per_sm}
-        choice = cluster_choice(m, 3001, 1024, where.sm_count, where.shared_bytes_per_block, **options)
-        assert choice is not None
-        layer = Linear(m, 3001, 1024, dtype="fp16", choice=choice, overlap=overlap)
+    for m in (1, 64, 300):
+        layer = Linear(m, 3001, 1032, dtype="fp16", choice=choice, overlap=overlap)
         y = layer(a[:m], b, out=poisoned(torch, m, 3001, a))
         judge(to_numpy(y), x[:m], w, "fp16")
-        for _ in range(50):
-            assert torch.equal(layer(a[:m], b, out=poisoned(torch, m, 3001, a)), y)
+        for turn in range(50):
+            elsewhere = a[:m].clone() if turn % 3 else a[:m]
+            assert torch.equal(layer(elsewhere, b, out=poisoned(torch, m, 3001, a)), y)
 
 
 def test_vendor(torch: Any) -> None:

@@ -139,14 +139,15 @@ made outside the kernel                            called inside
 ``group_wait(columns, pending)``                   ``c = wait(c)``: until so many products are under way
 ``store_group``, ``store_group_turned``            ``store(target, at, stride, rows, columns, c)``: to a matrix,
                                                    or to its transpose
-``group_mma_add_held(columns, k_tiles)``           ``mma_add(c, a, right)``: the same, waited for, with the left
-                                                   operand in registers
 ``clear_halves(count, step, most)``                ``clear(at_half, elements)``: zeros to shared memory
-``begin_sharing(stages, blocks)``,                 ``begin(at, word)``, ``end()``: the blocks of a cluster meet,
-``end_sharing``                                    with barriers for ``stages`` buffers
-``announce``, ``share_row(nbytes, blocks)``        ``announce(word, nbytes)``; ``share(to_half, word, source, at,
-                                                   valid)``: a copy to all blocks of the cluster
-``await_barrier``, ``let_go(blocks)``              ``wait(word, parity)``; ``let_go(word)``: done with a buffer
+``copy_words(count, ...)``                         ``copy(to_half, source, at, stride, rows, elements)``
+``begin_gates(stages, arrivals)``                  ``begin(at, word)``: barriers for ``stages`` buffers
+``prefetch_map``, ``announce``, ``bring_box``      ``prefetch(map)``; ``announce(word, nbytes)``;
+                                                   ``bring(to_word, word, map, row, column)``: the copy engine
+                                                   brings a box of a matrix
+``await_barrier``, ``arrive``                      ``wait(word, parity)``; ``arrive(word)``: done with a buffer
+``meet_cluster``, ``part_of(count, parts)``,       ``meet()``; ``take(values, part)``; ``give(word, rank, values)``:
+``give_sums(count)``                               sums to another block of the cluster
 ================================================== ========================================================
 
 "attention", for attention and softmax:

@@ -28,6 +28,8 @@ FLOATS = types.CPointer(types.float32)
 DOUBLES = types.CPointer(types.float64)
 INT = types.int64
 FLOAT = types.float32
+MAPS = types.CPointer(types.UniTuple(types.int64, 16))
+"""A tensor map (`kernels_numba.tensor_maps`): 128 bytes of a kernel's parameters, of which it has the address."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,39 @@ def compile_kernel(
             launch_bounds=(threads, min_blocks),
         )
         library._lto = True
+        if MAPS in signature:
+            _pass_by_value(library, [i for i, kind in enumerate(signature) if kind == MAPS])
         cubin = library.get_cubin(cc=capability)
     return Cubin(bytes(cubin.code), library._entry_name, capability)
+
+
+def _pass_by_value(library: Any, places: list[int]) -> None:
+    """Make pointer arguments of a kernel parameters by value, which stay where they are (``__grid_constant__``).
+
+    Numba has no such arguments, so this is done to the text of its LLVM module.
+    """
+    entry = library._entry_name
+    begin = f'define void @"{entry}"('
+    texts = []
+    for text in library.llvm_strs:
+        head, found, rest = text.partition(begin)
+        if found:
+            arguments, close, body = rest.partition(")")
+            parts = arguments.split(", ")
+            for place in places:
+                parts[place] = parts[place].replace("* ", "* byval align 64 ", 1)
+            text = head + found + ", ".join(parts) + close + body
+            kernel = re.search(rf'!{{ (void [^@]*@"{re.escape(entry)}"), !"kernel"', text)
+            listed = "!nvvm.annotations = !{ "
+            if kernel is None or listed not in text:
+                raise RuntimeError(
+                    "this version of numba-cuda writes kernels another way: no annotations were found"
+                )
+            numbers = ", ".join(f"i32 {place + 1}" for place in places)
+            text = text.replace(listed, f"{listed}!100000, ", 1)
+            text += f'\n!100000 = !{{ {kernel[1]}, !"grid_constant", !100001 }}\n!100001 = !{{ {numbers} }}\n'
+        texts.append(text)
+    library._llvm_strs = texts
 
 
 def known_capabilities() -> list[tuple[int, int]]:

@@ -1,143 +1,115 @@
-"""The CPU body's operations for blocks that share what they read; see `gpu_clusters.py`.
+"""The CPU body's operations with the copy engine, and for blocks that form a cluster; see `gpu_clusters.py`.
 
-The blocks of a cluster run at once, warp by warp, each with its own shared memory (`machine.Block`). Copies arrive when
-their barrier is waited for. The machine objects to copies onto what somebody of the other block may still read, to more
-arrivals at a barrier than it is for, and to warps that wait for each other.
+The blocks of a cluster run at once, warp by warp, each with its own shared memory (`machine.Block`). Boxes arrive when
+their barrier is waited for. The machine objects to boxes onto what a product under way reads, to more arrivals at a
+barrier than it is for, to warps that wait for each other, and to sums that go where another block still reads.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernels_numba.tile.blocks import TEAM_EPOCHS, Gate
-from kernels_numba.tile.cpu_group_sums import SLAB, SLAB_WORDS, by_row_groups, slab_halves
+from kernels_numba.tensor_maps import BOX_COLUMNS, TensorMap
+from kernels_numba.tile.blocks import MANY, TEAM_EPOCHS, Gate
+from kernels_numba.tile.cpu_group_sums import SLAB_WORDS, slab_halves
 from kernels_numba.tile.cpu_memory import Fragment, _lanes
-from kernels_numba.tile.cpu_warpgroup import GROUP_WARPS
-from kernels_numba.tile.layout import WARP, a_index, c_index
-from kernels_numba.tile.machine import POISON, Buffer, KernelError, Machine
+from kernels_numba.tile.layout import WARP
+from kernels_numba.tile.machine import POISON, KernelError, Machine
 
 
 class CpuClusters:
-    """Operations of clusters; the vocabulary of linear layers inherits them."""
+    """Boxes, and sums of clusters; the vocabulary of linear layers inherits them."""
 
     machine: Machine
-    half: np.dtype
-    _count_mma: Callable
-    _matrix: Callable
-    group_wait: Callable
 
-    def begin_sharing(self, stages: int, blocks: int) -> Callable:
-        """Full barriers, then free ones; what lies before them, from ``at`` on, may be read before anything came."""
-
-        def begin(at: Any, word: Any) -> None:
-            machine, shared = self.machine, self.machine.shared
-            if len(machine.cluster) != blocks:
-                raise KernelError(
-                    f"a kernel for clusters of {blocks} blocks runs in one of {len(machine.cluster)}"
-                )
-            if machine.warp.index == 0:
-                places = [int(word) + 2 * i for i in range(2 * stages)]
-                machine.here.gates = {p: Gate(1 if i < stages else blocks) for i, p in enumerate(places)}
-                shared.halves[2 * int(at) : 2 * int(word)] = POISON
-                shared.ready[int(at) : int(word)] = True
-            machine.cluster_barrier()
-
-        return begin
-
-    def end_sharing(self) -> None:
-        """All blocks of the cluster meet."""
-        self.machine.cluster_barrier()
-
+    # ---- boxes of a matrix -------------------------------------------------------------------------------------
     def announce(self, word: Any, nbytes: Any) -> None:
         """So many bytes will come."""
         self.machine.here.gate(int(word)).change(arrivals=1, announced=int(nbytes))
         self.machine.gate_moved()
 
-    def share_row(self, nbytes: int, blocks: int) -> Callable:
-        """A lane's copy to all blocks of the cluster."""
-        halves = nbytes // 2
-
-        def share(to: Any, word: Any, source: Buffer, at: Any, valid: Any) -> None:
-            machine = self.machine
-            ok = np.broadcast_to(np.asarray(valid, bool), (WARP,))
-            where, targets = _lanes(at)[ok], _lanes(to)[ok]
-            source.check(where, 8)
-            source.check(where + halves - 8, 8)
-            if (targets % 8).any():
-                raise KernelError("shared memory: a copy to several blocks does not begin on 16 bytes")
-            machine.counters.add_bytes("global_read_bytes", source.name, nbytes * where.size)
-            for start, target in zip(where, targets, strict=True):
-                values = source.data[start : start + halves].view(np.int32)
-                index = target // 2 + np.arange(halves // 2)
-                for block in machine.cluster:
-                    shared = block.shared
-                    if (shared.read_at[index] >= block.epoch * TEAM_EPOCHS).any():
-                        raise KernelError(
-                            "a copy goes to shared memory that a warp of that block may still read"
-                        )
-                    shared.ready[index] = False
-                    machine.counters.shared_written_bytes += nbytes
-                    gate = block.gate(int(word))
-                    gate.coming.append((index, values))
-                    gate.change(brought=nbytes)
-            machine.gate_moved()
-
-        return share
-
     def await_barrier(self, word: Any, parity: Any) -> None:
         """Wait for a turn of a barrier to end."""
         self.machine.await_gate(int(word), int(parity))
 
-    def let_go(self, blocks: int) -> Callable:
-        """The first warp tells all blocks."""
+    def begin_gates(self, stages: int, arrivals: int) -> Callable:
+        """Full barriers, then free ones, of one block."""
 
-        def tell(word: Any) -> None:
-            if self.machine.warp.index == 0:
-                for block in self.machine.cluster:
-                    block.gate(int(word)).change(arrivals=1)
-                self.machine.gate_moved()
-
-        return tell
-
-    def group_mma_add_held(self, columns: int, k_tiles: int) -> Callable:
-        """Begin c + a right^T, a in registers, one 16-deep step after another."""
-        rows, across = c_index(2, columns // 8)
-        halves = slab_halves(columns)
-        words, slab = np.unique(halves >> 1), columns * SLAB_WORDS // 8
-
-        def product(c: Fragment, a: Fragment, right: Any) -> Fragment:
+        def begin(at: Any, word: Any) -> None:
             machine, shared = self.machine, self.machine.shared
-            left = self._matrix(a, a_index(1, k_tiles), (16, 16 * k_tiles))
-            total = np.empty((16, columns), np.float32)
-            total[rows, across] = by_row_groups(c).reshape(-1, 2, WARP).transpose(0, 2, 1)
-            self._count_mma(1, columns // 8, k_tiles)
-            busy: list[NDArray] = []
-            for first in range(0, k_tiles, SLAB // 16):
-                start = int(right) + first // (SLAB // 16) * slab
-                if start % SLAB_WORDS:
-                    raise KernelError(f"a slab begins at word {start}, not on 1024 bytes")
-                shared.read_async(machine.warp, start + words, machine.epoch, machine.fences)
-                machine.counters.shared_read_bytes += 2 * halves.size // GROUP_WARPS
-                machine.counters.shared_wavefronts += halves.size // (64 * GROUP_WARPS)
-                with np.errstate(invalid="ignore", over="ignore"):
-                    b = shared.halves[2 * start + halves].view(self.half).astype(np.float32)
-                    for k in range(min(SLAB // 16, k_tiles - first)):
-                        step = left[:, 16 * (first + k) :][:, :16]
-                        total = total + step @ b[:, 16 * k : 16 * k + 16].T
-                np.add.at(shared.busy, start + words, 1)
-                busy.append(start + words)
-            machine.products.setdefault(machine.warp.index, deque()).append(np.concatenate(busy))
-            found = total[rows, across].transpose(0, 2, 1).reshape(2, columns // 8, 2, WARP)
-            return found.transpose(1, 0, 2, 3).reshape(-1, WARP)
+            if machine.warp.index == 0:
+                places = [int(word) + 2 * i for i in range(2 * stages)]
+                machine.here.gates = {p: Gate(1 if i < stages else arrivals) for i, p in enumerate(places)}
+                shared.halves[2 * int(at) : 2 * int(word)] = POISON
+                shared.ready[int(at) : int(word)] = True
+            machine.barrier()
 
-        return product
+        return begin
 
-    def group_wait_held(self, columns: int, k_tiles: int) -> Callable:
-        """The product has ended."""
-        wait = self.group_wait(columns, 0)
-        return lambda c, a: wait(c)
+    def prefetch_map(self, source: TensorMap) -> None:
+        """Nothing that can be counted."""
+
+    def bring_box(self, to: Any, word: Any, source: TensorMap, row: Any, column: Any) -> None:
+        """A box of a matrix, zeros beyond it."""
+        machine, start = self.machine, int(to)
+        if start % SLAB_WORDS:
+            raise KernelError(f"a box goes to word {start}, not on 1024 bytes")
+        down = int(row) + np.arange(source.box_rows)[:, None]
+        across = int(column) + np.arange(BOX_COLUMNS)
+        inside = (down >= 0) & (down < source.rows) & (across >= 0) & (across < source.columns)
+        values = np.zeros(inside.shape, np.int16)
+        values[inside] = source.source.data[(down * source.stride + across)[inside]]
+        order = np.argsort(slab_halves(source.box_rows), axis=None)
+        index = start + np.arange(values.size // 2)
+        shared = machine.shared
+        if shared.busy[index].any():
+            raise KernelError("a box goes to shared memory that a product under way still reads")
+        shared.ready[index] = False
+        machine.counters.add_bytes("global_read_bytes", source.source.name, 2 * int(inside.sum()))
+        machine.counters.shared_written_bytes += 2 * values.size
+        gate = machine.here.gate(int(word))
+        gate.coming.append((index, values.reshape(-1)[order].view(np.int32)))
+        gate.change(brought=2 * values.size)
+        machine.gate_moved()
+
+    def arrive(self, word: Any) -> None:
+        """The warp arrives at a barrier of its block."""
+        self.machine.here.gate(int(word)).change(arrivals=1)
+        self.machine.gate_moved()
+
+    # ---- sums of blocks that share a tile ----------------------------------------------------------------------
+    def meet_cluster(self) -> None:
+        """All blocks of the cluster meet."""
+        self.machine.cluster_barrier()
+
+    def part_of(self, count: int, parts: int) -> Callable:
+        """An equal share of registers."""
+        share = count // parts
+        return lambda values, part: values[int(part) * share :][:share]
+
+    def give_sums(self, count: int) -> Callable:
+        """Registers to the shared memory of a block of the cluster, four at a time."""
+
+        def give(word: Any, rank: Any, values: Fragment) -> None:
+            machine, block = self.machine, self.machine.cluster[int(rank)]
+            if machine.products.get(machine.warp.index):
+                raise KernelError("accumulators are given away while products onto them are under way")
+            if any(block.products.values()):
+                raise KernelError("sums go to a block of which products are still under way")
+            epoch = block.epoch * TEAM_EPOCHS
+            for q in range(0, count, 4):
+                start = _lanes(word) + 32 * q
+                machine.count_shared(start, 4, write=True)
+                index = start + np.arange(4)[:, None]
+                if (block.shared.read_at[index] >= epoch).any():
+                    raise KernelError("sums go to shared memory that a warp of that block may still read")
+                block.shared.begin_write(machine.warp, index, np.arange(WARP), epoch)
+                block.shared.words[index] = np.ascontiguousarray(values[q : q + 4]).view(np.int32)
+                block.shared.finish_write(machine.warp, index, epoch)
+                if block is not machine.here:
+                    block.shared.writer[index] = MANY  # none of that block's warps
+
+        return give

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_memory import Fragment, _lanes
 from kernels_numba.tile.cpu_warpgroup import GROUP_WARPS
-from kernels_numba.tile.layout import WARP, c_index
+from kernels_numba.tile.layout import WARP, c_index, row_words
 from kernels_numba.tile.machine import Buffer, KernelError, Machine
 
 SLAB = 64
@@ -96,6 +96,44 @@ class CpuGroupSums:
     def store_group_turned(self, columns: int, halves: int, spacing: int = 1) -> Callable:
         """The same to the transposed matrix."""
         return self._store(columns, halves, spacing, turned=True)
+
+    def store_group_rows(self, columns: int) -> Callable:
+        """The same in whole rows, through shared memory."""
+        tiles, wide, pitch = columns // 8, columns // 2, row_words(columns)
+        lanes = np.arange(WARP)
+
+        def put(
+            target: Buffer, word: Any, at: Any, stride: Any, rows: Any, columns: Any, c: Fragment
+        ) -> None:
+            machine = self.machine
+            if machine.products.get(machine.warp.index):
+                raise KernelError("accumulators are stored while products onto them are under way")
+            with np.errstate(over="ignore", invalid="ignore"):
+                halves = np.ascontiguousarray(
+                    c.astype(self.half).view(np.int16).reshape(-1, 2, WARP).swapaxes(1, 2)
+                )
+            words = halves.view(np.int32).reshape(tiles, 2, WARP)
+            for j in range(tiles):
+                for y in range(2):
+                    index = int(word) + (lanes // 4 + 8 * y) * pitch + 4 * j + lanes % 4
+                    machine.count_shared(index, 1, write=True)
+                    machine.shared.begin_write(machine.warp, index[None], lanes, machine.epoch)
+                    machine.shared.words[index] = words[j, y]
+                    machine.shared.finish_write(machine.warp, index[None], machine.epoch)
+            machine.warp.syncs += 1
+            for r in range(16):
+                for first in range(0, wide, WARP):
+                    place = first + lanes
+                    index = int(word) + r * pitch + np.minimum(place, wide - 1)
+                    machine.count_shared(index, 1, write=False)
+                    found = machine.shared.read(machine.warp, index[None], machine.epoch)[0]
+                    keep = (place < wide) & (2 * place < int(columns)) & (r < int(rows))
+                    where = int(at) + r * int(stride) + 2 * place[keep]
+                    target.check(where, 2)
+                    for e in range(2):
+                        self._put(target, where + e, found.view(np.int16).reshape(WARP, 2)[keep, e])
+
+        return put
 
     def _store(self, columns: int, halves: int, spacing: int, *, turned: bool) -> Callable:
         tiles = columns // 8

@@ -91,35 +91,37 @@ class CpuStreams:
 
         return load
 
-    def copy_rows(
-        self, count: int, shared_step: int, row_step: int, *, guarded: bool, partial: bool = False
-    ) -> Callable:
+    def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool) -> Callable:
         """Asynchronous copies of 16 bytes, a row apart."""
-        copy = self._copy_parts if partial else self.copy_async(CHUNK)
+        copy = self.copy_async(CHUNK)
 
         def copies(to: Any, source: Buffer, at: Any, stride: Any, rows: Any, valid: Any) -> None:
             for i in range(count):
                 inside: Any = True
                 if guarded:
                     inside = (_lanes(rows) > i * row_step) & (np.asarray(valid) > 0)
-                place = _lanes(to) + i * shared_step, source, _lanes(at) + i * int(stride)
-                copy(*place, np.where(inside, valid, 0) if partial else inside)
+                copy(_lanes(to) + i * shared_step, source, _lanes(at) + i * int(stride), inside)
 
         return copies
 
-    def _copy_parts(self, to: Any, source: Buffer, offset: NDArray, elements: NDArray) -> None:
-        """The first ``elements`` of eight, from an aligned place on, then zeros."""
-        there = np.clip(_lanes(elements), 0, CHUNK)
-        some = there > 0
-        source.check(offset[some], 1)
-        source.check((offset + there - 1)[some], 1)
-        if ((source.data.ctypes.data + 2 * offset[some]) % (2 * CHUNK)).any():
-            raise KernelError(f"buffer {source.name!r}: a copy of 16 bytes is not aligned to its size")
-        values = np.zeros((WARP, CHUNK), np.int16)
-        for lane in np.flatnonzero(some):
-            values[lane, : there[lane]] = source.data[offset[lane] : offset[lane] + there[lane]]
-        self.machine.counters.add_bytes("global_read_bytes", source.name, 2 * int(there.sum()))
-        self._copy(to[:, None] + np.arange(CHUNK), values, synchronous=False)
+    def copy_words(self, count: int, shared_step: int, row_step: int) -> Callable:
+        """Asynchronous copies of 4 bytes, of which there may be less."""
+
+        def copies(to: Any, source: Buffer, at: Any, stride: Any, rows: Any, elements: Any) -> None:
+            for i in range(count):
+                there = np.where(_lanes(rows) > i * row_step, np.clip(_lanes(elements), 0, 2), 0)
+                where = (_lanes(at) + i * int(stride))[:, None] + np.arange(2)
+                some = np.arange(2) < there[:, None]
+                source.check(where[some], 1)
+                if ((source.data.ctypes.data + 2 * where[there > 0, 0]) % 4).any():
+                    raise KernelError(f"buffer {source.name!r}: a copy of 4 bytes is not aligned to its size")
+                values = np.zeros((WARP, 2), np.int16)
+                values[some] = source.data[where[some]]
+                self.machine.counters.add_bytes("global_read_bytes", source.name, 2 * int(there.sum()))
+                to_half = _lanes(to)[:, None] + i * shared_step + np.arange(2)
+                self._copy(to_half, values, synchronous=False)
+
+        return copies
 
     def clear_halves(self, count: int, shared_step: int, most: int) -> Callable:
         """Zeros to some half elements of shared memory."""

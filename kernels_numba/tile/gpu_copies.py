@@ -17,16 +17,25 @@ CHUNK = 8
 class GpuCopies:
     """Copies of the vocabulary of streams, which inherits them."""
 
-    def copy_rows(
-        self, count: int, shared_step: int, row_step: int, *, guarded: bool, partial: bool = False
-    ) -> Any:
+    def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool) -> Any:
         """Asynchronous copies of 16 bytes: ``op(to_half, source, at, stride, rows, valid)``.
 
         Copy i goes from element ``at + i stride`` to half element ``to_half + i shared_step``. Guarded, it brings
-        zeros where not ``valid``, or where ``i row_step`` is not below ``rows``. Partial (and guarded), ``valid`` says
-        how many of the eight elements there are, below one none; the others become zeros.
+        zeros where not ``valid``, or where ``i row_step`` is not below ``rows``.
         """
-        text = "cp.async.cg.shared.global [$0+{}], [$1], 16, $2;"
+        return self._copies(count, shared_step, row_step, chunk=CHUNK, guarded=guarded)
+
+    def copy_words(self, count: int, shared_step: int, row_step: int) -> Any:
+        """As `copy_rows`, 4 bytes each and guarded: ``op(to_half, source, at, stride, rows, elements)``.
+
+        ``elements`` says how many of the two there are, below one none; the others become zeros.
+        """
+        return self._copies(count, shared_step, row_step, chunk=2, guarded=True)
+
+    def _copies(self, count: int, shared_step: int, row_step: int, *, chunk: int, guarded: bool) -> Any:
+        partial, nbytes = chunk < CHUNK, 2 * chunk
+        # Only 16 bytes can go past L1.
+        text = f"cp.async.{'ca' if partial else 'cg'}.shared.global [$0+{{}}], [$1], {nbytes}, $2;"
 
         @intrinsic
         def copy(typing_context, to, source, at, stride, rows, valid):
@@ -38,9 +47,9 @@ class GpuCopies:
                 address = shared_address_of_half(builder, to)
                 here = global_pointer(builder, pointer, at, I16)
                 legal = global_pointer(builder, pointer, ir.Constant(I64, 0), I16)
-                whole, none = ir.Constant(I32, 16), ir.Constant(I32, 0)
+                whole, none = ir.Constant(I32, nbytes), ir.Constant(I32, 0)
                 if partial:
-                    most, least = ir.Constant(I64, CHUNK), ir.Constant(I64, 0)
+                    most, least = ir.Constant(I64, chunk), ir.Constant(I64, 0)
                     some = builder.icmp_signed(">", valid, least)
                     there = builder.select(builder.icmp_signed("<", valid, most), valid, most)
                     whole, valid = builder.shl(builder.trunc(there, I32), ir.Constant(I32, 1)), some

@@ -28,6 +28,7 @@ from kernels_numba.tile.gpu_emit import (
     shared_address,
     unpack,
 )
+from kernels_numba.tile.layout import row_words
 
 SLAB_ALIGNMENT = 1024
 SWIZZLED = 1 << 30 | SLAB_ALIGNMENT >> 4
@@ -134,6 +135,62 @@ class GpuGroupSums:
         8 x 8 block of the target (``movmatrix``); ``rows`` and ``columns`` are the target's.
         """
         return self._store(columns, halves, spacing, turned=True)
+
+    def store_group_rows(self, columns: int) -> Any:
+        """As `store_group`, in whole rows: ``op(target, word, at, stride, rows, columns, c)``.
+
+        A warp's 16 rows go through shared memory, `row_words` words each from ``word`` on, which are the warp's alone,
+        and leave 128 bytes at a time: pieces of 16 bytes, as `store_group` writes them, cost L2 a sector each, or two.
+        ``at``, ``rows`` and ``columns`` are the warp's, and even where they count elements.
+        """
+        count, tiles, wide, pitch = columns // 2, columns // 8, columns // 2, row_words(columns)
+        pack = self.ptx["pack"]
+
+        @intrinsic
+        def put(typing_context, target, word, at, row_stride, rows, columns, c):
+            signature = types.void(target, *[types.int64] * 5, c)
+
+            def codegen(context, builder, signature, args):
+                pointer, word, at, stride, rows, columns, value = args
+                values = unpack(builder, value, count)
+                thread = asm(builder, I32, [], "mov.u32 $0, %tid.x;", "=r")
+                lane = builder.and_(thread, ir.Constant(I32, 31))
+                base = shared_address(builder, word)
+                down = builder.mul(builder.lshr(lane, ir.Constant(I32, 2)), ir.Constant(I32, 4 * pitch))
+                across = builder.shl(builder.and_(lane, ir.Constant(I32, 3)), ir.Constant(I32, 2))
+                mine = builder.add(base, builder.add(down, across))
+                for j in range(tiles):
+                    for y in range(2):
+                        low, high = values[4 * j + 2 * y : 4 * j + 2 * y + 2]
+                        packed = asm(builder, I32, [high, low], f"{pack} $0, $1, $2;", "=r,f,f")
+                        text = f"st.shared.b32 [$0+{32 * pitch * y + 16 * j}], $1;"
+                        asm(builder, VOID, [mine, packed], text, "r,r,~{memory}", effect=True)
+                asm(builder, VOID, [], "bar.warp.sync 0xffffffff;", "~{memory}", effect=True, convergent=True)
+                pieces = []
+                for first in range(0, wide, 32):
+                    place = builder.add(lane, ir.Constant(I32, first))
+                    last = ir.Constant(I32, wide - 1)
+                    beyond = builder.icmp_unsigned(">", place, last)
+                    source = builder.shl(builder.select(beyond, last, place), ir.Constant(I32, 2))
+                    column = builder.shl(builder.zext(place, I64), ir.Constant(I64, 1))
+                    ok = builder.and_(builder.icmp_signed("<", column, columns), builder.not_(beyond))
+                    here = builder.gep(global_pointer(builder, pointer, at, I16), [column])
+                    pieces.append((builder.add(base, source), here, ok))
+                for r in range(16):
+                    there = builder.icmp_signed(">", rows, ir.Constant(I64, r))
+                    for i, (source, here, ok) in enumerate(pieces):
+                        live = builder.zext(builder.and_(there, ok), I32)
+                        text = (
+                            "{.reg .pred p; .reg .b32 v; setp.ne.b32 p, $2, 0; "
+                            f"ld.shared.b32 v, [$0+{4 * pitch * r}]; @p st.global.b32 [$1], v;}}"
+                        )
+                        asm(builder, VOID, [source, here, live], text, "r,l,r,~{memory}", effect=True)
+                        pieces[i] = (source, builder.gep(here, [stride]), ok)
+                return context.get_dummy_value()
+
+            return signature, codegen
+
+        return put
 
     def _store(self, columns: int, halves: int, spacing: int, *, turned: bool) -> Any:
         count, tiles = columns // 2, columns // 8

@@ -203,3 +203,8 @@ def pack_core(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDArray
 def edge_words(taps: int) -> int:
     """Registers with the neighbours that a short filter needs beyond a piece of a sequence."""
     return max(1, taps // 2)
+
+
+def row_words(columns: int) -> int:
+    """How far apart rows of so many halves are staged, in words: so that eight rows meet no bank twice."""
+    return columns // 2 + (4 if columns % 16 == 0 else 0)
