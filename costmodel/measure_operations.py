@@ -262,8 +262,8 @@ def _filter(n: int, channels: int) -> Case:
         taps, spectrum, points = 4 * n, 4 * n + 4, 4 * n  # of a channel
         if not passes:
             return _sum([("filter_whole", channels * (taps + spectrum), 0)])
-        # Points are written by every pass, and read by all but the first, by the search for the peak and at the end.
-        crossings = 2 * len(factors_of(n // 2, 32)) + 1
+        # Points are written by every pass, and read by all but the first and at the end.
+        crossings = 2 * len(factors_of(n // 2, 32))
         return _sum([("filter_passes", channels * (taps + spectrum + crossings * points), 0)])
 
     def prepare(torch: Any) -> Prepared:
@@ -292,7 +292,7 @@ def _filter(n: int, channels: int) -> Case:
 
         return call, error, reference.fftconv_bound(plan.order, "fp16")
 
-    launches = ("filter_passes",) * (len(factors_of(n // 2, 32)) + 3) if passes else ("filter_whole",)
+    launches = ("filter_passes",) * (len(factors_of(n // 2, 32)) + 2) if passes else ("filter_whole",)
     return Case(launches, f"H={channels};N={n}", counts, prepare)
 
 

@@ -14,7 +14,7 @@ PEAK_WARPS = 8
 AT_ONCE = 4
 """Points that a thread looks at at a time, and filters that it takes positions of: a wait for memory is long."""
 MOST_PIECES = 64
-"""Of a row, for its peak: what a warp looks at in two turns."""
+"""Of a row, where a kernel of its own looks for its peak."""
 ROOT_OF_TWO = np.nextafter(np.float32(2**0.5), np.float32(2))
 
 
@@ -31,6 +31,8 @@ class Spec:
     dtype: str = "fp32"
     limits: tuple[float, float] = (0.0, 0.0)
     """Between these a peak needs no scale."""
+    peaks: bool = False
+    """Of the last pass: each block tells the largest magnitude of its points, which are of one row."""
 
     @property
     def double(self) -> bool:
@@ -43,7 +45,7 @@ class Spec:
         wide = "_fp64" if self.double else ""
         detail = {
             "first": f"_r{self.radix}_of_{self.taps}{wide}",
-            "next": f"_r{self.radix}{wide}",
+            "next": f"_r{self.radix}{wide}{'_peaks' * self.peaks}",
             "peak": "",
         }
         return f"filter_{self.kind}" + detail.get(self.kind, f"_{self.dtype}")
@@ -56,7 +58,7 @@ class Spec:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 2 * 4 * 32 * self.warps if self.kind in ("peak", "scale") else 0
+        return 2 * 4 * 32 * self.warps if self.peaks or self.kind in ("peak", "scale") else 0
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -113,8 +115,8 @@ def _build_first(tile: Any, spec: Spec) -> Any:
 def _build_next(tile: Any, spec: Spec) -> Any:
     """A later pass, in place.
 
-    Arguments: ``table``, two that are not used, ``points``; then the butterflies in all, their points' distance, and
-    where the table begins.
+    Arguments: ``table``, ``peaks`` [blocks] or what is not used, one that is not, ``points``; then the butterflies in
+    all, their points' distance, and where the table begins.
     """
     radix = spec.radix
     small, lane, warp, block, divide, int64 = (
@@ -129,8 +131,15 @@ def _build_next(tile: Any, spec: Spec) -> Any:
     load = tile.load_strided(radix, double=double)
     dft = tile.dft_points(radix, 1, inverse=False, double=double)
     turn, store = tile.multiply_strided(radix, double=double), tile.store_strided(radix, double=double)
+    with_peaks = spec.peaks
+    magnitude, zeros = (tile.magnitude(radix), tile.zeros(1)) if with_peaks else (None, None)
+    as_words, put = tile.as_words, tile.store_shared_pieces(((0, 0, (0,)),))
+    load_warps, largest_of_warps = tile.load_shared(WARPS, 1), tile.largest_word(WARPS)
+    load_lanes, largest_of_lanes = tile.load_shared(32, 1), tile.largest_word(32)
+    store_peak = tile.store_floats(((0, (0,)),), guarded=True)
+    barrier, warp_sync = tile.barrier, tile.warp_sync
 
-    def kernel(table, unused, unused_too, points, butterflies, step, start):
+    def kernel(table, peaks, unused, points, butterflies, step, start):
         index = small(block() * THREADS + 32 * warp() + lane())
         valid = index < butterflies
         now = small(index * valid)
@@ -139,6 +148,16 @@ def _build_next(tile: Any, spec: Spec) -> Any:
         at = int64(row) * (radix * step) + column
         x = turn(dft(load(points, at, step)), table, start + 4 * column, step)
         store(points, at, step, valid, x)
+        if with_peaks:  # every lane has points here
+            mine = small(32 * warp() + lane())
+            put(mine, mine, mine, mine, as_words(magnitude(x, zeros())))
+            barrier()
+            best = largest_of_warps(load_warps(lane(), 32))
+            mine = small(THREADS + mine)
+            put(mine, mine, mine, mine, as_words(best))
+            warp_sync()
+            best = largest_of_lanes(load_lanes(THREADS + 32 * warp(), 1))
+            store_peak(peaks, block(), 1, small(mine - THREADS), best)
 
     return kernel
 
@@ -192,13 +211,18 @@ def _build_scale(tile: Any, spec: Spec) -> Any:
     load, join, as_words = tile.load_floats(((0, (0,)),), 1, guarded=True), tile.join, tile.as_words
     put = tile.store_shared_pieces(((0, 0, (0,)),))
     load_lanes, larger, largest = tile.load_shared(32, 1), tile.largest_word(2), tile.largest_word(32)
+    zeros = tile.zeros(1)
     total, power = tile.scaled_total(1), tile.power_above(*spec.limits)
     store, warp_sync = tile.store_floats(((0, (0,)),), guarded=True), tile.warp_sync
 
     def kernel(peaks, unused, unused_too, scales, pieces):
         index = small(lane())
         base = int64(block()) * pieces
-        best = larger(as_words(join(load(peaks, base, pieces, index), load(peaks, base, pieces, index + 32))))
+        best = zeros()
+        at = index
+        while at - index < pieces:
+            best = larger(as_words(join(best, load(peaks, base, pieces, at))))
+            at = small(at + 32)
         put(index, index, index, index, as_words(best))
         warp_sync()
         best = largest(load_lanes(0 * index, 1))
@@ -271,7 +295,7 @@ def family(spec: Spec) -> Any:
     inner = "DOUBLES" if spec.double else "FLOATS"
     pointers = {
         "first": (taps, "WORDS", inner, inner),
-        "next": (inner,) * 4,
+        "next": (inner, "FLOATS" if spec.peaks else inner, inner, inner),
         "peak": (inner,) * 3 + ("FLOATS",),
         "scale": ("FLOATS",) * 4,
         "last": (inner, "WORDS", inner, "FLOATS" if spec.double else "HALVES", "FLOATS"),

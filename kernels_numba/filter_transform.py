@@ -5,7 +5,7 @@ in place, once for each factor (decimation in frequency, as in `fused_float.py`)
 
     first    taps, placed on the circle -> their points, radix r1, times twiddles
     next     a later one, radix 32 at most, times twiddles; as often as there are factors left
-    peak     the largest magnitude of each piece of a channel's points
+    peak     the largest magnitude of each piece of a channel's points, where the last pass has not found it
     scale    of each channel, from the largest of its pieces
     last     positions in the kernel's order, E a + O b of points as in `filter_whole`, over the scale, rounded
 
@@ -136,6 +136,16 @@ class Job:
     scalars: tuple[int, ...]
 
 
+def pieces_of(points: int, last: Spec) -> tuple[int, int]:
+    """Into how many pieces a row goes for its peak, and of how many points, behind the ``last`` pass."""
+    if last.peaks:
+        span = THREADS * last.radix
+    else:
+        span = 32 * PEAK_WARPS * AT_ONCE
+        span *= -(-points // (span * MOST_PIECES))
+    return -(-points // span), span
+
+
 @cache
 def jobs(
     n: int, rows: int, taps: str, row_taps: int, dtype: str, positions: int, tiles: int, limits: tuple
@@ -154,14 +164,16 @@ def jobs(
             names: tuple[str, ...] = ("taps", "numbers", "table", "points")
             found.append(Job(Spec("first", radix, taps, inner), grid, names, (butterflies, step, row_taps)))
         else:
-            names = ("table", "points", "points", "points")
-            found.append(Job(Spec("next", radix, dtype=inner), grid, names, (butterflies, step, starts[i])))
+            # The last pass looks for peaks itself where its blocks are of one row each.
+            peaks = step == 1 and dtype != "fp32" and points // radix % THREADS == 0
+            names = ("table", "peaks" if peaks else "points", "points", "points")
+            later = Spec("next", radix, dtype=inner, peaks=peaks)
+            found.append(Job(later, grid, names, (butterflies, step, starts[i])))
     if dtype != "fp32":
-        span = 32 * PEAK_WARPS * AT_ONCE
-        span *= -(-points // (span * MOST_PIECES))
-        pieces = -(-points // span)
-        names = ("points", "points", "points", "peaks")
-        found.append(Job(Spec("peak", dtype=inner), rows * pieces, names, (points, pieces, span)))
+        pieces, span = pieces_of(points, found[-1].spec)
+        if not found[-1].spec.peaks:
+            names = ("points", "points", "points", "peaks")
+            found.append(Job(Spec("peak", dtype=inner), rows * pieces, names, (points, pieces, span)))
         scale = Spec("scale", dtype=inner, limits=limits)
         found.append(Job(scale, rows, ("peaks", "peaks", "peaks", "scales"), (pieces,)))
     pairs = positions // 2
@@ -211,7 +223,7 @@ def transform(
     count = -(-rows // -(-rows // count))  # as many each time
     # The last kernel reads some rows at a time, there or not.
     points = make(index, (-(-count // AT_ONCE) * AT_ONCE, n), inner)
-    peaks = make(index, (count, MOST_PIECES), np.float32)
+    peaks = make(index, (count, max(MOST_PIECES, n // (2 * THREADS))), np.float32)
     kind = adapter.dtype_name(k)
     itemsize = {"fp64": 8, "fp32": 4}.get(kind, 2)
     row_taps = int(k.shape[-1]) if len(k.shape) == 2 else 0

@@ -115,6 +115,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
         filter_passes.Spec("first", 16, "fp32", "fp16"),
         filter_passes.Spec("next", 16, dtype="fp16"),
         filter_passes.Spec("next", 32, dtype="fp16"),
+        filter_passes.Spec("next", 32, dtype="fp16", peaks=True),
         filter_passes.Spec("peak", dtype="fp16"),
         filter_passes.Spec("scale", dtype="fp16", limits=ORDINARY["fp16"]),
         filter_passes.Spec("last", dtype="fp16"),

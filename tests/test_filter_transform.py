@@ -37,7 +37,7 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, 
     arrays = {name: x.reshape(-1) for name, x in host.items()} | {
         "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
         "points": np.full(room * n, np.nan, inner),
-        "peaks": np.full(rows * filter_passes.MOST_PIECES, np.nan, np.float32),
+        "peaks": np.full(rows * max(filter_passes.MOST_PIECES, n), np.nan, np.float32),
         "spectrum": np.full(2 * rows * positions, -1, stored),
         "scales": np.full(rows, 1 if layout.dtype == "fp32" else np.nan, np.float32),
     }
@@ -138,12 +138,20 @@ def test_as_by_numpy(
     [Plan(8192, (16, 16, 32)), Plan(8192, (16, 16, 16), packing="half"), Plan(12288, (48, 16, 16))],
     ids=str,
 )
-def test_long_ones_in_one_launch(plan: Plan) -> None:
+def test_long_ones(plan: Plan) -> None:
+    """In one launch, and by passes of which the last looks for peaks."""
     layout = spectrum._layout(plan, "causal", plan.n // 2, 100, "fp16")
-    k = filters(2, 100).astype(np.float32)
+    k = (np.array([[1], [1e-3]]) * filters(2, 100)).astype(np.float32)
     exact, expected = spectrum._transform(k.astype(np.float64), 2, layout)
     words, scales = in_one_launch(k, "fp32", 2, layout)
     assert (scales == expected).all()
+    close(words, scales, exact, expected, "fp16", plan.n)
+    how = (plan.n, 2, "fp32", 100, "fp16", layout.order.shape[1], layout.tiles, (0.0, 1.0))
+    kinds = [job.spec.kind for job in filter_transform.jobs(*how)]
+    assert "peak" not in kinds
+    words, scales = by_kernels(k, "fp32", 2, layout)
+    one, two = may_be(k, 2, layout)
+    assert ((scales == one) | (scales == two)).all()
     close(words, scales, exact, expected, "fp16", plan.n)
 
 
