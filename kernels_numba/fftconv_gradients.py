@@ -112,9 +112,13 @@ def fftconv_gradients(
         if "k" in wanted
         else None
     )
+    forward = prepare_filter(k, **prepared, gradients=correlate) if convolve else None
+    adjoint = forward.adjoint if forward is not None else None
+    if correlate and adjoint is None:
+        adjoint = prepare_adjoint(k, **prepared)
     run = _Run(
-        FFTConv(prepare_adjoint(k, **prepared), batch=shape[0]) if correlate else None,
-        FFTConv(prepare_filter(k, **prepared), batch=shape[0]) if convolve else None,
+        FFTConv(adjoint, batch=shape[0]) if adjoint is not None else None,
+        FFTConv(forward, batch=shape[0]) if forward is not None else None,
         gradient,
         shape,
         dtype,

@@ -115,15 +115,22 @@ def tables_of_positions(
 
 
 def all_tables(
-    n: int, numbers: NDArray[np.int32], order: NDArray[np.intp], phase: NDArray[np.complex128], dtype: str
+    n: int,
+    numbers: NDArray[np.int32],
+    order: NDArray[np.intp],
+    phase: NDArray[np.complex128],
+    dtype: str,
+    *,
+    both: bool = False,
 ) -> dict[str, NDArray]:
-    """What the kernels read beside taps, by name."""
+    """What the kernels read beside taps, by name; ``both``: for the spectrum that correlates with the filter, too."""
     largest = largest_radix(dtype)
-    return {
-        "numbers": numbers.reshape(-1, 2).T.copy(),
-        "table": tables(n // 2, dtype, largest)[0],
-        **tables_of_positions(natural_order_of(factors_of(n // 2, largest)), order, phase, dtype),
-    }
+    at = natural_order_of(factors_of(n // 2, largest))
+    found = tables_of_positions(at, order, phase, dtype)
+    if both:
+        found |= {f"{name}2": x for name, x in tables_of_positions(at, -order % n, phase, dtype).items()}
+    numbered = {"numbers": numbers.reshape(-1, 2).T.copy(), "table": tables(n // 2, dtype, largest)[0]}
+    return numbered | found
 
 
 @dataclass(frozen=True)
@@ -148,9 +155,17 @@ def pieces_of(points: int, last: Spec) -> tuple[int, int]:
 
 @cache
 def jobs(
-    n: int, rows: int, taps: str, row_taps: int, dtype: str, positions: int, tiles: int, limits: tuple
+    n: int,
+    rows: int,
+    taps: str,
+    row_taps: int,
+    dtype: str,
+    positions: int,
+    tiles: int,
+    limits: tuple,
+    both: bool = False,
 ) -> tuple[Job, ...]:
-    """The launches for ``rows`` channels, in order."""
+    """The launches for ``rows`` channels, in order; ``both``: of two spectra, as in `all_tables`."""
     found = []
     inner = "fp32" if dtype == "fp32" else "fp16"  # fp16 and bf16 differ in the last kernel only
     points = n // 2
@@ -179,8 +194,9 @@ def jobs(
     pairs = positions // 2
     items = -(-rows // AT_ONCE) * pairs
     scalars = (pairs, items, points, pairs // tiles if dtype != "fp32" else 1, rows)
-    names = ("points", "places", "weights", "spectrum", "scales")
-    found.append(Job(Spec("last", dtype=dtype), -(-items // THREADS), names, scalars))
+    for which in ("", "2") if both else ("",):
+        names = ("points", f"places{which}", f"weights{which}", f"spectrum{which}", "scales")
+        found.append(Job(Spec("last", dtype=dtype), -(-items // THREADS), names, scalars))
     return tuple(found)
 
 
@@ -206,8 +222,10 @@ def transform(
     *,
     adapter: Adapter,
     index: int,
-) -> tuple[Any, Any]:
+) -> tuple[Any, ...]:
     """Words and scales of a filter [H, K] or [K] for ``rows`` channels, made on GPU ``index``.
+
+    With tables of both spectra, words of the second one come after these.
 
     They are arrays of the filter's library if it lives there, else device buffers. ``constants``: device buffers of
     the layout's ``table``, ``numbers``, ``places`` and ``weights``. Launches go to the library's current stream.
@@ -217,7 +235,9 @@ def transform(
     source, make, stream = on_device(k, adapter, index)
     positions, n = constants["places"].shape[0], 2 * constants["numbers"].shape[1]
     width = 2 if dtype == "fp32" else 1
+    both = "places2" in constants
     words, scales = make(index, (rows, width * positions), np.int32), make(index, (rows,), np.float32)
+    words2 = make(index, (rows, width * positions), np.int32) if both else words
     inner = np.dtype(np.float64 if dtype == "fp32" else np.float32)
     count = max(1, min(rows, WORKSPACE_BYTES // (n * inner.itemsize)))
     count = -(-rows // -(-rows // count))  # as many each time
@@ -230,15 +250,17 @@ def transform(
     if dtype == "fp32":
         launch.fill(adapter_of(scales, "scales").pointer(scales), np.float32(1), rows, stream, index)
     arrays = {"taps": source, "points": points, "peaks": peaks, "spectrum": words, "scales": scales}
+    arrays |= {"spectrum2": words2}
     addresses = {name: buffer.pointer for name, buffer in constants.items()}
     addresses |= {name: adapter_of(x, name).pointer(x) for name, x in arrays.items()}
     advance = {"taps": row_taps * itemsize, "spectrum": 4 * width * positions, "scales": 4}
+    advance["spectrum2"] = advance["spectrum"]
     for first in range(0, rows, count):
         now = {name: address + first * advance.get(name, 0) for name, address in addresses.items()}
-        how = (n, min(count, rows - first), kind, row_taps, dtype, positions, tiles, limits, index)
+        how = (n, min(count, rows - first), kind, row_taps, dtype, positions, tiles, limits, both, index)
         for run, names in _launches(*how):
             run(stream, *[now[name] for name in names])
-    return words, scales
+    return (words, scales, words2) if both else (words, scales)
 
 
 @cache

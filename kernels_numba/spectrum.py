@@ -145,8 +145,9 @@ def prepare_filter(
         adjoint=False,
         on_chip=on_chip,
         pattern=pattern,
+        both=gradients,
     )
-    if not gradients:
+    if not gradients or made.adjoint is not None:
         return made
     how = k, length, mode, dtype, plan, channels, products, scaled
     return replace(made, adjoint=_prepare(*how, adjoint=True, on_chip=on_chip, pattern=pattern))
@@ -180,7 +181,9 @@ def _prepare(
     adjoint: bool,
     on_chip: int | None = None,
     pattern: monarch.SparsityPattern | None = None,
+    both: bool = False,
 ) -> Spectrum:
+    """The spectrum; if ``both`` with its adjoint, where that comes from the same passes over a filter."""
     if dtype not in ELEMENT_TYPES:
         raise ValueError(f"dtype: accepted are {', '.join(ELEMENT_TYPES)}; got {dtype!r}")
     adapter = adapter_of(k, "k")
@@ -222,7 +225,7 @@ def _prepare(
     axes = axes_kept(pattern, plan, products, outer=outer)
     choices = (plan, mode, length, shape[-1], "fp32" if products == "complex64" else products)
     rows = (channels or 1) if len(shape) == 1 else shape[0]
-    index = adapter.index(k)
+    index, more = adapter.index(k), []
     stored = "fp32" if products == "complex64" else products
     if index is None and device().is_gpu:
         from kernels_numba.launch import device_index
@@ -240,18 +243,19 @@ def _prepare(
         tables = _last_constants if scaled and plan.n > LONGEST_KEPT else _kept(_constants, plan)
         # A complex filter's parts are transformed in fp32, whatever becomes of their sum.
         made = "fp32" if complex_filter else stored
-        constants, tiles = tables(*choices, index, adjoint, outer, pattern, made)
+        both = both and pattern is None and not complex_filter
+        constants, tiles = tables(*choices, index, adjoint, outer, pattern, made, both)
         make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
 
-        def on_gpu(x: Any, rows: int) -> tuple[Any, Any]:
+        def on_gpu(x: Any, rows: int) -> tuple[Any, ...]:
             return make(
                 x, rows, constants, tiles, made, ORDINARY[made], adapter=adapter_of(x, "k"), index=index
             )
 
-        words, scales = _complex(k, rows, on_gpu, stored) if complex_filter else on_gpu(k, rows)
+        words, scales, *more = _complex(k, rows, on_gpu, stored) if complex_filter else on_gpu(k, rows)
     if scaled is None:
         scaled = bool((adapter_of(scales, "scales").host(scales) != 1).any())
-    return Spectrum(
+    found = Spectrum(
         plan,
         mode,
         length,
@@ -267,6 +271,7 @@ def _prepare(
         marks=marks,
         axes=axes,
     )
+    return replace(found, adjoint=replace(found, words=more[0])) if more else found
 
 
 @dataclass(frozen=True)
@@ -340,10 +345,11 @@ def _constants(
     outer: bool = False,
     pattern: monarch.SparsityPattern | None = None,
     made: str = "fp16",
+    both: bool = False,
 ) -> tuple[dict[str, Any], int]:
     """A layout in the memory of GPU ``index``, as `filter_whole` wants it, or else `filter_transform`; tiles.
 
-    ``made``: the type of the spectra to be made in that layout.
+    ``made``: the type of the spectra to be made in that layout. ``both``: by `filter_transform` the adjoint, too.
     """
     from kernels_numba import filter_transform as on_gpu
     from kernels_numba import filter_whole
@@ -355,7 +361,7 @@ def _constants(
     if made in HALF_TYPES and not outer and pattern is None and filter_whole.fits(layout.n, room):
         host = {"numbers": numbers} | filter_whole.tables(layout.n, layout.order, layout.phase)
     else:
-        host = on_gpu.all_tables(layout.n, numbers, layout.order, layout.phase, made)
+        host = on_gpu.all_tables(layout.n, numbers, layout.order, layout.phase, made, both=both)
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 

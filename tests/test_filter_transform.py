@@ -22,8 +22,8 @@ from monarch import Plan
 TYPES = {**HALF, "fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 
 
-def by_kernels(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, NDArray]:
-    """Words and scales, poisoned before, by the launches of `filter_transform.jobs`."""
+def by_kernels(k: NDArray, kind: str, rows: int, layout: Any, *, both: bool = False) -> tuple[NDArray, ...]:
+    """Words and scales, poisoned before, by `filter_transform.jobs`; with the adjoint's words if ``both``."""
     n, taps = layout.n, k.shape[-1]
     limits = spectrum.ORDINARY[layout.dtype]
     positions = layout.order.shape[1]
@@ -33,22 +33,24 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, 
     inner = np.float32 if layout.dtype != "fp32" else np.float64
     numbers = filter_transform.numbers(n, layout.targets, layout.sources)
     room = -(-rows // filter_passes.AT_ONCE) * filter_passes.AT_ONCE
-    host = filter_transform.all_tables(n, numbers, layout.order, layout.phase, layout.dtype)
+    host = filter_transform.all_tables(n, numbers, layout.order, layout.phase, layout.dtype, both=both)
     arrays = {name: x.reshape(-1) for name, x in host.items()} | {
         "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
         "points": np.full(room * n, np.nan, inner),
         "peaks": np.full(rows * max(filter_passes.MOST_PIECES, n), np.nan, np.float32),
         "spectrum": np.full(2 * rows * positions, -1, stored),
+        "spectrum2": np.full(2 * rows * positions, -1, stored),
         "scales": np.full(rows, 1 if layout.dtype == "fp32" else np.nan, np.float32),
     }
     row_taps = taps if k.ndim == 2 else 0
-    jobs = filter_transform.jobs(n, rows, kind, row_taps, layout.dtype, positions, layout.tiles, limits)
+    jobs = filter_transform.jobs(n, rows, kind, row_taps, layout.dtype, positions, layout.tiles, limits, both)
     for job in jobs:
         machine = Machine()
         kernel = filter_passes.build(tile(machine, job.spec.dtype, "float"), job.spec)
         buffers = [Buffer(name, arrays[name]) for name in job.pointers]
         machine.run(kernel, job.grid, job.spec.warps, job.spec.shared_bytes // 4, [*buffers, *job.scalars])
-    return arrays["spectrum"].view(np.int32).reshape(rows, -1), arrays["scales"]
+    found = [arrays[name].view(np.int32).reshape(rows, -1) for name in ("spectrum", "spectrum2")]
+    return (found[0], arrays["scales"], found[1]) if both else (found[0], arrays["scales"])
 
 
 def in_one_launch(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, NDArray]:
@@ -153,6 +155,27 @@ def test_long_ones(plan: Plan) -> None:
     one, two = may_be(k, 2, layout)
     assert ((scales == one) | (scales == two)).all()
     close(words, scales, exact, expected, "fp16", plan.n)
+
+
+@pytest.mark.parametrize("mode", ["circular", "causal", "two-sided"])
+@pytest.mark.parametrize(
+    ("plan", "dtype"),
+    [
+        (Plan(2048, (8, 16, 16)), "fp16"),
+        (Plan(8192, (16, 16, 16), packing="half"), "bf16"),
+        (Plan(512, (16, 16), packing="half"), "fp32"),
+    ],
+    ids=str,
+)
+def test_the_adjoint_comes_from_the_same_points(plan: Plan, dtype: str, mode: str) -> None:
+    length = plan.n if mode == "circular" else plan.n // 2
+    taps = min(length, 300)
+    k = filters(2, taps).astype(np.float32)
+    layout, other = (spectrum._layout(plan, mode, length, taps, dtype, adjoint) for adjoint in (False, True))
+    words, scales, words2 = by_kernels(k, "fp32", 2, layout, both=True)
+    for got, how in ((words, layout), (words2, other)):
+        exact, expected = spectrum._transform(k.astype(np.float64), 2, how)
+        close(got, scales, exact, expected, dtype, plan.n)
 
 
 def may_be(k: NDArray, rows: int, layout: Any) -> list[NDArray]:
