@@ -132,7 +132,7 @@ def _build_next(tile: Any, spec: Spec) -> Any:
     dft = tile.dft_points(radix, 1, inverse=False, double=double)
     turn, store = tile.multiply_strided(radix, double=double), tile.store_strided(radix, double=double)
     with_peaks = spec.peaks
-    magnitude, zeros = (tile.magnitude(radix), tile.zeros(1)) if with_peaks else (None, None)
+    magnitude, zeros = tile.magnitude(radix), tile.zeros(1)
     as_words, put = tile.as_words, tile.store_shared_pieces(((0, 0, (0,)),))
     load_warps, largest_of_warps = tile.load_shared(WARPS, 1), tile.largest_word(WARPS)
     load_lanes, largest_of_lanes = tile.load_shared(32, 1), tile.largest_word(32)
