@@ -5,12 +5,15 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import float_gradient_counts, gradient_counts
-from kernels_numba import gradient_float, gradient_spec, gradient_warp
+from costmodel import float_gradient_counts, gradient_counts, long_gradient_counts
+from kernels_numba import gradient_block, gradient_float, gradient_spec, gradient_warp
 from kernels_numba.filter_sums import FilterGradient
+from kernels_numba.long_gradient import LongFilterGradient
+from kernels_numba.long_plans import Split
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
@@ -144,3 +147,40 @@ def test_counts_in_fp32_equal_the_counters(
     assert counted.pop("warps") == counted.pop("blocks") * spec.warps
     assert {name: counted.pop(name, 0) for name in expected} == expected
     assert not any(counted.values()), "the kernel counted something that has no closed form"
+
+
+SHORT = Split(Plan(4096, (16, 16, 16)), (16,), Plan(256, (16, 16)), gradient_warp)
+SHORT_FLOAT = Split(Plan(4096, (16, 16, 16)), (16,), Plan(256, (16, 16)), gradient_float, "fp32")
+BLOCKS = Split(Plan(32768, (16, 8, 16, 16)), (16,), Plan(2048, (8, 16, 16)), gradient_block)
+
+
+@pytest.mark.parametrize(
+    ("split", "dtype", "batch", "length", "gates", "workspace"),
+    [
+        (SHORT, "fp16", 3, 2048, (True, False), 2**29),
+        (SHORT, "bf16", 5, 4096, (False, True), 1),
+        (SHORT_FLOAT, "fp32", 3, 2048, (True, True), 2**29),
+        (SHORT_FLOAT, "fp16", 2, 4096, (False, False), 1),
+        (BLOCKS, "fp16", 2, 16384, (False, False), 2**29),
+    ],
+)
+def test_counts_of_long_gradients_equal_the_counters(
+    split: Split, dtype: str, batch: int, length: int, gates: tuple[bool, bool], workspace: int
+) -> None:
+    """Outer stages and sums of rows, of all channels and pairs at once and of each alone."""
+    shape = (batch, 2 if split is not BLOCKS else 1, length)
+    mode = "circular" if length == split.plan.n else "causal"
+    gradient = LongFilterGradient(
+        shape, taps=length, mode=mode, dtype=dtype, split=split, workspace=workspace
+    )
+    kind = {"fp32": np.float32}.get(dtype) or HALF_TYPES[dtype]
+    u, dy, before, after = (np.random.default_rng(i).standard_normal(shape).astype(kind) for i in range(4))
+    _, counters, _ = gradient.run_cpu(u, dy, before if gates[0] else None, after if gates[1] else None)
+    expected = long_gradient_counts.totals(gradient, workers=8, pregate=gates[0], postgate=gates[1])
+    counted = dict(vars(counters))
+    for way in ("read", "written"):
+        counted |= {f"{way}_{name}": count for name, count in counted.pop(f"global_{way}_bytes").items()}
+    counted.pop("warps")
+    counted.pop("blocks")
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernels counted something that has no closed form"
