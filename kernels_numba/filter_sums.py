@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_gradient, filter_transform, gradient_families, gradient_jobs
+from kernels_numba import filter_gradient, gradient_families, gradient_jobs
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
 from kernels_numba.plan_choice import points_needed
@@ -24,6 +24,8 @@ from kernels_numba.tile.layout import ELEMENT_TYPES, STORAGE_TYPES
 from monarch import Plan
 
 CPU_WORKERS = 8
+WORKSPACE_BYTES = 128 * 2**20
+"""Of the points of channels that go back to taps together: more than L2 holds, for their sums do not fit there either."""
 
 Launch = Callable[..., None]
 
@@ -238,9 +240,7 @@ class _Launches:
         _, scale = gradient.family.sums_layout(spec)
         # Channels are brought back some at a time, so that their points fit into the workspace.
         self.count = (
-            channels
-            if way != gradient_jobs.PASSES
-            else max(1, min(channels, filter_transform.WORKSPACE_BYTES // (4 * n)))
+            channels if way != gradient_jobs.PASSES else max(1, min(channels, WORKSPACE_BYTES // (4 * n)))
         )
         self.points = self.count * n if way == gradient_jobs.PASSES else 0
 
