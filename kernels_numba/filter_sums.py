@@ -25,7 +25,7 @@ from monarch import Plan
 
 CPU_WORKERS = 8
 WORKSPACE_BYTES = 128 * 2**20
-"""Of the points of channels that go back to taps together: more than L2 holds, for their sums do not fit there either."""
+"""Of the points of channels that go back to taps together. Fewer would not stay in L2: their sums do not fit there."""
 
 Launch = Callable[..., None]
 
