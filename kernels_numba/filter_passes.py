@@ -20,7 +20,7 @@ ROOT_OF_TWO = np.nextafter(np.float32(2**0.5), np.float32(2))
 
 @dataclass(frozen=True)
 class Spec:
-    """One kernel: ``kind`` is "first", "next", "peak", "scale" or "last".
+    """One kernel: ``kind`` is "first", "next", "end", "peak", "scale" or "last".
 
     ``radix``: of a pass. ``taps``: the filter's type. ``dtype``: the spectrum's.
     """
@@ -32,7 +32,7 @@ class Spec:
     limits: tuple[float, float] = (0.0, 0.0)
     """Between these a peak needs no scale."""
     peaks: bool = False
-    """Of the last pass: each block tells the largest magnitude of its points, which are of one row."""
+    """Of "end": each block tells the largest magnitude of its points, which are of one row."""
 
     @property
     def double(self) -> bool:
@@ -45,7 +45,8 @@ class Spec:
         wide = "_fp64" if self.double else ""
         detail = {
             "first": f"_r{self.radix}_of_{self.taps}{wide}",
-            "next": f"_r{self.radix}{wide}{'_peaks' * self.peaks}",
+            "next": f"_r{self.radix}{wide}",
+            "end": f"_r{self.radix}{'_peaks' * self.peaks}",
             "peak": "",
         }
         return f"filter_{self.kind}" + detail.get(self.kind, f"_{self.dtype}")
@@ -58,7 +59,8 @@ class Spec:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 2 * 4 * 32 * self.warps if self.peaks or self.kind in ("peak", "scale") else 0
+        lanes = 2 * 32 * self.warps if self.peaks or self.kind in ("peak", "scale") else 0
+        return 4 * (lanes + (2 * THREADS * (self.radix + 1) if self.kind == "end" else 0))
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -66,6 +68,7 @@ def build(tile: Any, spec: Spec) -> Any:
     makers = {
         "first": _build_first,
         "next": _build_next,
+        "end": _build_end,
         "peak": _build_peak,
         "scale": _build_scale,
         "last": _build_last,
@@ -115,8 +118,8 @@ def _build_first(tile: Any, spec: Spec) -> Any:
 def _build_next(tile: Any, spec: Spec) -> Any:
     """A later pass, in place.
 
-    Arguments: ``table``, ``peaks`` [blocks] or what is not used, one that is not, ``points``; then the butterflies in
-    all, their points' distance, and where the table begins.
+    Arguments: ``table``, two that are not used, ``points``; then the butterflies in all, their points' distance, and
+    where the table begins.
     """
     radix = spec.radix
     small, lane, warp, block, divide, int64 = (
@@ -131,15 +134,8 @@ def _build_next(tile: Any, spec: Spec) -> Any:
     load = tile.load_strided(radix, double=double)
     dft = tile.dft_points(radix, 1, inverse=False, double=double)
     turn, store = tile.multiply_strided(radix, double=double), tile.store_strided(radix, double=double)
-    with_peaks = spec.peaks
-    magnitude, zeros = tile.magnitude(radix), tile.zeros(1)
-    as_words, put = tile.as_words, tile.store_shared_pieces(((0, 0, (0,)),))
-    load_warps, largest_of_warps = tile.load_shared(WARPS, 1), tile.largest_word(WARPS)
-    load_lanes, largest_of_lanes = tile.load_shared(32, 1), tile.largest_word(32)
-    store_peak = tile.store_floats(((0, (0,)),), guarded=True)
-    barrier, warp_sync = tile.barrier, tile.warp_sync
 
-    def kernel(table, peaks, unused, points, butterflies, step, start):
+    def kernel(table, unused, unused_too, points, butterflies, step, start):
         index = small(block() * THREADS + 32 * warp() + lane())
         valid = index < butterflies
         now = small(index * valid)
@@ -148,16 +144,59 @@ def _build_next(tile: Any, spec: Spec) -> Any:
         at = int64(row) * (radix * step) + column
         x = turn(dft(load(points, at, step)), table, start + 4 * column, step)
         store(points, at, step, valid, x)
-        if with_peaks:  # every lane has points here
-            mine = small(32 * warp() + lane())
+
+    return kernel
+
+
+def _build_end(tile: Any, spec: Spec) -> Any:
+    """The last pass, of neighbours, which come and go by way of shared memory: lanes side by side access points so.
+
+    Rows are whole blocks of butterflies, the radix is a power of two. Arguments: ``points``, ``peaks`` [blocks] or what
+    is not used.
+    """
+    radix = spec.radix
+    small, lane, warp, block, int64 = tile.small, tile.lane, tile.warp, tile.block, tile.int64
+    load, store = tile.load_strided(radix), tile.store_strided(radix)
+    # Point p of a block lies at p + p / radix, so that neither way has bank conflicts.
+    far = tuple((THREADS + THREADS // radix) * i for i in range(radix))
+    near = tuple(range(radix))
+    put_far, get_far, put_near, get_near = (
+        *(tile.store_points(far), tile.load_points(far)),
+        *(tile.store_points(near), tile.load_points(near)),
+    )
+    dft, log_radix, at_lanes = (
+        tile.dft_points(radix, 1, inverse=False),
+        radix.bit_length() - 1,
+        2 * THREADS * (radix + 1),
+    )
+    peaks_too, magnitude, zeros = spec.peaks, tile.magnitude(radix), tile.zeros(1)
+    as_words, put = tile.as_words, tile.store_shared_pieces(((0, 0, (0,)),))
+    load_warps, largest_of_warps = tile.load_shared(WARPS, 1), tile.largest_word(WARPS)
+    load_lanes, largest_of_lanes = tile.load_shared(32, 1), tile.largest_word(32)
+    store_peak = tile.store_floats(((0, (0,)),), guarded=True)
+    barrier, warp_sync = tile.barrier, tile.warp_sync
+
+    def kernel(points, peaks):
+        index = small(32 * warp() + lane())
+        at = int64(block()) * (THREADS * radix) + index
+        here = small(2 * (index + (index >> log_radix)))
+        own = small(2 * (radix + 1) * index)
+        put_far(here, load(points, at, THREADS))
+        barrier()
+        x = dft(get_near(own))
+        put_near(own, x)
+        if peaks_too:
+            mine = small(at_lanes + index)
             put(mine, mine, mine, mine, as_words(magnitude(x, zeros())))
-            barrier()
-            best = largest_of_warps(load_warps(lane(), 32))
-            mine = small(THREADS + mine)
+        barrier()
+        store(points, at, THREADS, index < THREADS, get_far(here))
+        if peaks_too:
+            best = largest_of_warps(load_warps(at_lanes + lane(), 32))
+            mine = small(at_lanes + THREADS + index)
             put(mine, mine, mine, mine, as_words(best))
             warp_sync()
-            best = largest_of_lanes(load_lanes(THREADS + 32 * warp(), 1))
-            store_peak(peaks, block(), 1, small(mine - THREADS), best)
+            best = largest_of_lanes(load_lanes(at_lanes + THREADS + 32 * warp(), 1))
+            store_peak(peaks, block(), 1, index, best)
 
     return kernel
 
@@ -295,12 +334,13 @@ def family(spec: Spec) -> Any:
     inner = "DOUBLES" if spec.double else "FLOATS"
     pointers = {
         "first": (taps, "WORDS", inner, inner),
-        "next": (inner, "FLOATS" if spec.peaks else inner, inner, inner),
+        "next": (inner,) * 4,
+        "end": ("FLOATS",) * 2,
         "peak": (inner,) * 3 + ("FLOATS",),
         "scale": ("FLOATS",) * 4,
         "last": (inner, "WORDS", inner, "FLOATS" if spec.double else "HALVES", "FLOATS"),
     }[spec.kind]
-    scalars = {"first": 3, "next": 3, "peak": 3, "scale": 1, "last": 5}[spec.kind]
+    scalars = {"first": 3, "next": 3, "end": 0, "peak": 3, "scale": 1, "last": 5}[spec.kind]
     return SimpleNamespace(
         __name__=__name__,
         build=build,

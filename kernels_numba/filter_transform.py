@@ -5,12 +5,13 @@ in place, once for each factor (decimation in frequency, as in `fused_float.py`)
 
     first    taps, placed on the circle -> their points, radix r1, times twiddles
     next     a later one, radix 32 at most, times twiddles; as often as there are factors left
+    end      the last one where rows are whole blocks, which also finds the largest magnitude of each block's points
     peak     the largest magnitude of each piece of a channel's points, where the last pass has not found it
     scale    of each channel, from the largest of its pieces
     last     positions in the kernel's order, E a + O b of points as in `filter_whole`, over the scale, rounded
 
-Filters are done some channels at a time: WORKSPACE_BYTES for their points, which the L2 cache holds from one pass to
-the next, is all that preparing needs besides tables and the result.
+Filters are done some channels at a time: WORKSPACE_BYTES for their points is all that preparing needs besides tables
+and the result. So few that the L2 cache holds their points from one pass to the next are no faster: launches are short.
 
 For half precision all is done in fp32 (taps of fp64 are rounded to it first): its error, of some 2^-23, is nothing
 beside the 2^-11 or 2^-8 of the spectrum's own rounding. The spectrum of an fp32 convolution is made in fp64 and rounded
@@ -36,7 +37,7 @@ from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.filter_passes import AT_ONCE, MOST_PIECES, PEAK_WARPS, THREADS, Spec, family
 from monarch.index import natural_order_of
 
-WORKSPACE_BYTES = 32 * 2**20
+WORKSPACE_BYTES = 256 * 2**20
 RADICES = (*range(2, 17), 24, 32)
 """That a thread transforms in its registers."""
 
@@ -143,6 +144,11 @@ class Job:
     scalars: tuple[int, ...]
 
 
+def in_blocks(points: int, radix: int) -> bool:
+    """Whether the last pass over rows of ``points`` can be of kind "end"."""
+    return points // radix % THREADS == 0 and radix & (radix - 1) == 0
+
+
 def pieces_of(points: int, last: Spec) -> tuple[int, int]:
     """Into how many pieces a row goes for its peak, and of how many points, behind the ``last`` pass."""
     if last.peaks:
@@ -178,12 +184,11 @@ def jobs(
         if i == 0:
             names: tuple[str, ...] = ("taps", "numbers", "table", "points")
             found.append(Job(Spec("first", radix, taps, inner), grid, names, (butterflies, step, row_taps)))
+        elif step == 1 and dtype != "fp32" and in_blocks(points, radix):
+            found.append(Job(Spec("end", radix, dtype=inner, peaks=True), grid, ("points", "peaks"), ()))
         else:
-            # The last pass looks for peaks itself where its blocks are of one row each.
-            peaks = step == 1 and dtype != "fp32" and points // radix % THREADS == 0
-            names = ("table", "peaks" if peaks else "points", "points", "points")
-            later = Spec("next", radix, dtype=inner, peaks=peaks)
-            found.append(Job(later, grid, names, (butterflies, step, starts[i])))
+            names = ("table", "points", "points", "points")
+            found.append(Job(Spec("next", radix, dtype=inner), grid, names, (butterflies, step, starts[i])))
     if dtype != "fp32":
         pieces, span = pieces_of(points, found[-1].spec)
         if not found[-1].spec.peaks:

@@ -125,6 +125,9 @@ def jobs(
             first = Spec("bins", radix=radix, points=points)
             pointers = ("sums", "bins", "roots", "table", "points")
             found.append(Job(first, grid, pointers, (butterflies, shares)))
+        elif step == 1 and filter_transform.in_blocks(points, radix):
+            end = filter_passes.Spec("end", radix, dtype="fp16")
+            found.append(Job(end, grid, ("points", "points"), ()))
         else:
             later = filter_passes.Spec("next", radix, dtype="fp16")
             passed = ("table", "points", "points", "points")

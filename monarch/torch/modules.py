@@ -76,4 +76,5 @@ def with_skip(k: Tensor, skip: Tensor, mode: str) -> Tensor:
     """The filter [H, K] that also adds ``skip`` [H] times the signal: one number more at lag 0."""
     taps = k.shape[-1]
     lag = (taps - 1) // 2 if mode == "two-sided" else 0
-    return k + nn.functional.pad(skip[:, None].to(k.dtype), (lag, taps - 1 - lag))
+    where = torch.full((1,), lag, dtype=torch.long, device=k.device)
+    return k.index_add(1, where, skip[:, None].to(k.dtype))

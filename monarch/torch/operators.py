@@ -73,7 +73,7 @@ class ImplicitFilter(nn.Module):
             x = self.z
             for layer in self.inner:
                 x = torch.sin(self.frequency * layer(x))
-            return self.outer(x).T * self.window
+            return self.outer.weight @ x.T * self.window  # [D, L] without gaps
 
 
 class Projections(nn.Module):
