@@ -48,6 +48,21 @@ def later(radix: int, rows: Any, points: Any, lanes: Any, *, size: int) -> dict[
     }
 
 
+def end(radix: int, rows: Any, points: Any) -> dict[str, Any]:
+    """The last pass where rows are whole blocks: points come and go by way of shared memory; and each block's peak."""
+    lanes = rows * points // radix
+    blocks = lanes // THREADS
+    return {
+        "read_points": 8 * rows * points,
+        "written_points": 8 * rows * points,
+        "written_peaks": 4 * blocks,
+        "shared_written_bytes": 16 * rows * points + 2 * 4 * lanes,
+        "shared_read_bytes": 16 * rows * points + 4 * (THREADS // WARP + WARP) * lanes,
+        "fp32_flops": transform_flops(radix, radix, radix) * lanes,
+        "barriers": 2 * blocks,
+    }
+
+
 def peak(rows: Any, points: Any, pieces: Any) -> dict[str, Any]:
     """The largest point of every piece of a filter: a block for each, whose warps' results meet in shared memory."""
     turn = PEAK_LANES * AT_ONCE
@@ -146,11 +161,13 @@ def passes(
 ) -> list[dict[str, Any]]:
     """The counts of every launch that transforms N points through device memory, of circular filters."""
     from kernels_numba.filter_passes import MOST_PIECES
-    from kernels_numba.filter_transform import factors_of, largest_radix
+    from kernels_numba.filter_transform import factors_of, in_blocks, largest_radix
 
     found = []
     points = step = n // 2
-    for i, radix in enumerate(factors_of(points, largest_radix("fp32" if size == 8 else "fp16"))):
+    radices = factors_of(points, largest_radix("fp32" if size == 8 else "fp16"))
+    by_blocks = size == 4 and len(radices) > 1 and in_blocks(points, radices[-1])
+    for i, radix in enumerate(radices):
         step //= radix
         lanes = _lanes(rows * (points // radix))
         if i == 0:
@@ -158,9 +175,13 @@ def passes(
             again = -(-used // (2 * step)) + -(-(used - 1) // (2 * step))
             known: dict[str, Any] = {"used": used, "again": again, "taps_bytes": taps_bytes}
             found.append(first(radix, rows, points, lanes, size=size, **known))
+        elif by_blocks and step == 1:
+            found.append(end(radix, rows, points))
         else:
             found.append(later(radix, rows, points, lanes, size=size))
-    if size == 4:
+    if by_blocks:
+        found.append(scale(rows, points // (radices[-1] * THREADS)))
+    elif size == 4:
         turn = PEAK_LANES * AT_ONCE
         pieces = -(-points // (turn * -(-points // (turn * MOST_PIECES))))
         found += [peak(rows, points, pieces), scale(rows, pieces)]

@@ -19,7 +19,7 @@ from costmodel.gpus import GPU
 TAPS_BYTES = 4
 DOUBLE = 2
 """Issue slots of an instruction in fp64 on GPUs for computing; others, which have few such units, take longer."""
-REGISTERS = {"first": 106, "next": 106, "peak": 26, "scale": 26, "last": 60}
+REGISTERS = {"first": 106, "next": 106, "end": 83, "peak": 26, "scale": 26, "last": 60}
 MOST_REGISTERS = 255
 
 
@@ -68,20 +68,23 @@ def _in_one_launch(n: int, rows: int, dtype: str) -> Counts:
 
 def _in_passes(n: int, rows: int, dtype: str, l2_bytes: float) -> Counts:
     from kernels_numba.filter_passes import Spec
-    from kernels_numba.filter_transform import WORKSPACE_BYTES, factors_of, largest_radix
+    from kernels_numba.filter_transform import WORKSPACE_BYTES, factors_of, in_blocks, largest_radix
 
     size = 8 if dtype == "fp32" else 4
     together = max(1, min(rows, WORKSPACE_BYTES // (n * size)))
     together = -(-rows // -(-rows // together))
     radices = factors_of(n // 2, largest_radix(dtype))
     kinds = ["first", *["next"] * (len(radices) - 1), *(["peak", "scale"] if size == 4 else []), "last"]
+    if size == 4 and len(radices) > 1 and in_blocks(n // 2, radices[-1]):
+        kinds[len(radices) - 1 :] = ["end", "scale", "last"]
     stays = together * n * size < l2_bytes
     stages = []
     for start in range(0, rows, together):
         now = min(together, rows - start)
         made = filter_counts.passes(n, now, taps=n, taps_bytes=TAPS_BYTES, positions=n, size=size)
         for i, (kind, found) in enumerate(zip(kinds, made, strict=True)):
-            warps = Spec(kind).warps
+            spec = Spec(kind, radix=radices[i] if i < len(radices) else 0, peaks=kind == "end")
+            warps = spec.warps
             lanes = {"peak": 32 * warps * now, "scale": 32 * now, "last": -(-now // 4) * n // 2}.get(kind, 0)
             doubles = 0
             if i < len(radices):
@@ -97,7 +100,7 @@ def _in_passes(n: int, rows: int, dtype: str, l2_bytes: float) -> Counts:
                     f"filter_counts: {kind}",
                     blocks=-(-lanes // (32 * warps)),
                     threads=32 * warps,
-                    shared_bytes=Spec(kind).shared_bytes,
+                    shared_bytes=spec.shared_bytes,
                     registers=min(MOST_REGISTERS, REGISTERS[kind] * size // 4),
                     workers=warps,
                     read=found.get("read_taps", 0) + (0 if stays else points),

@@ -23,6 +23,7 @@ PLANS = (
     Plan(1280, (80, 16)),
     Plan(2048, (8, 16, 16)),
     Plan(512, (16, 16), packing="half"),
+    Plan(8192, (16, 16, 32)),
 )
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 
@@ -52,6 +53,7 @@ def arrays_of(k: NDArray, rows: int) -> dict[str, NDArray]:
 )
 @example(which=0, dtype="fp32", kind="fp64", rows=3, part=1.0)
 @example(which=4, dtype="fp16", kind="fp32", rows=1, part=0.3)
+@example(which=5, dtype="fp16", kind="fp32", rows=3, part=0.7)
 def test_passes(which: int, dtype: str, kind: str, rows: int, part: float) -> None:
     plan = PLANS[which]
     n, taps = plan.n, max(1, int(part * plan.n))
@@ -63,7 +65,7 @@ def test_passes(which: int, dtype: str, kind: str, rows: int, part: float) -> No
     arrays = filter_transform.all_tables(n, numbers, layout.order, layout.phase, dtype) | arrays_of(k, rows)
     arrays |= {
         "points": np.ones(4 * -(-rows // 4) * n, np.float64 if size == 8 else np.float32),
-        "peaks": np.ones(rows * filter_passes.MOST_PIECES, np.float32),
+        "peaks": np.ones(rows * max(n, filter_passes.MOST_PIECES), np.float32),
         "spectrum": np.zeros(2 * rows * positions, np.int16 if size == 4 else np.float32),
     }
     made = filter_counts.passes(n, rows, taps=taps, taps_bytes=BYTES[kind], positions=positions, size=size)
@@ -121,7 +123,7 @@ def test_in_one_launch_taps_and_spectra_cross_memory_once() -> None:
 
 @pytest.mark.parametrize(("dtype", "size"), [("fp16", 4), ("fp32", 8)])
 def test_points_of_passes_stay_in_the_cache_that_holds_them(dtype: str, size: int) -> None:
-    n, rows = 65536, 300
+    n, rows = 65536, 80
     counts = filter_time.counts_of(n, rows, dtype, H200)
     spectra = rows * (size * n + (4 if size == 4 else 0))
     assert counts.device_bytes == pytest.approx(4 * rows * n + spectra, rel=1e-3)
