@@ -164,7 +164,7 @@ def group_candidates(
         for turned, groups, columns, pitch, split in _group_tiles(m, n, slabs, sm_count, streamed=streamed):
             rows = linear_group.GROUP_ROWS * groups
             stages = min(MOST_STAGES, shared_bytes // ((rows + columns) * 2 * linear_full.SLAB + 16))
-            if stages <= used:
+            if stages <= used + 2 * (split > 1):  # sums leave through shared memory too
                 continue
             tiles = -(-m // (columns if turned else rows)) * -(-n // pitch)
             active = min(tiles * split, sm_count)
