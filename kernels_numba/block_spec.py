@@ -75,6 +75,8 @@ class Spec:
     """What sequences are stored in, if not in the type of the products: "fp32"."""
     twice: bool = False
     """The result is stored twice, under two gates."""
+    overlap: bool = False
+    """The launch may begin while the one before it ends (compute capability 9)."""
     warps: int = 8
     ring: int = 2
     tables_shared: bool = False
@@ -165,7 +167,7 @@ class Spec:
         shape = (
             f"{self.n1}x{self.n2}x{self.n3}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
         )
-        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
+        guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         guard += ("_windows" if self.windows else "") + (f"_marked{self.marked}" if self.marked else "")
         guard += f"_kept{self.kept3}" if self.kept else ""
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"

@@ -42,6 +42,8 @@ class Spec:
     """What sequences are stored in, if not in the type of the products: "fp32"."""
     twice: bool = False
     """The result is stored twice, under two gates."""
+    overlap: bool = False
+    """The launch may begin while the one before it ends (compute capability 9)."""
     ring: int = 4
     middle_shared: bool = True
     """The inverse middle twiddles are kept in shared memory, not read through the caches."""
@@ -118,7 +120,7 @@ class Spec:
         gates += "_twice" if self.twice else ""
         factors = f"{self.n1}x{self.n2}x{self.n3}x{self.n4}"
         shape = f"{factors}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
-        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
+        guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         cached = ("" if self.middle_shared else "_cached") + (f"_marked{self.marked}" if self.marked else "")
         return (
             f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_r{self.ring}{cached}"

@@ -9,9 +9,11 @@ list says in words what they are as ``ACCEPTED``. A new kernel is a new family; 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import prod
 from types import ModuleType
+from typing import Any
 
 from kernels_numba import fused_any, fused_block, fused_deep, fused_float, fused_group, fused_warp
 from kernels_numba.device import LARGEST_SHARED_BYTES
@@ -84,6 +86,22 @@ def default_factors(dtype: str = "fp16", *, complex_data: bool = False) -> dict[
     if dtype == "complex64":
         return {n: factors for n, factors in found.items() if prod(factors) == n}
     return found if dtype == "fp32" else DEFAULT_FACTORS
+
+
+def fitted(
+    spec: Any, plan: Plan, length: int, *, alone: bool, capability: tuple[int, int] | None = None
+) -> Any:
+    """A kernel's spec for sequences of ``length`` samples on a GPU of a compute capability, if that is known.
+
+    Nothing is masked where the rows that are read and written are whole ones of signal, unless a sequence is ``alone``
+    in a pair. Launches may overlap where a kernel can say what it waits for.
+    """
+    if not hasattr(spec, "overlap"):
+        return spec
+    row = plan.n // plan.factors[0]
+    if not alone and spec.rows_in * row == length == spec.rows_out * row:
+        spec = replace(spec, guarded=False)
+    return replace(spec, overlap=capability is not None and capability >= HOPPER)
 
 
 def shared_bytes(plan: Plan, dtype: str = "fp16") -> int:

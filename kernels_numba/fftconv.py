@@ -30,7 +30,7 @@ import numpy as np
 
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import Device, device
-from kernels_numba.families import FLOAT_TYPES, family_of
+from kernels_numba.families import FLOAT_TYPES, family_of, fitted
 from kernels_numba.host_arrays import _write
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
@@ -272,11 +272,12 @@ class FFTConv:
         batch, _, length = self.shape
         halves = self._halves(low_bits)
         plan, products = self.spectrum.plan, self.spectrum.products
+        alone = batch % plan.sequences_per_transform != 0
         spec = self.family.make_spec(
             plan,
             products,
             halves=halves,
-            guarded=length < plan.n or batch % plan.sequences_per_transform != 0,
+            guarded=length < plan.n or alone,
             pregate=pregate,
             postgate=postgate,
             scaled=self.scaled,
@@ -285,6 +286,7 @@ class FFTConv:
             **({"marked": 1} if self.spectrum.marks else {}),
             **({"kept": self.spectrum.axes} if self.spectrum.axes else {}),
         )
+        spec = fitted(spec, plan, length, alone=alone, capability=where.capability if where else None)
         wide = products in HALF_TYPES and self.spectrum.dtype in FLOAT_TYPES
         return replace(spec, sequences="fp32") if wide else spec
 
@@ -394,6 +396,7 @@ def _shared_launch(
         grid,
         ("u", "pregate", "postgate", "second", "words", "scales", *pointers),
         (*launch.POINTERS, "second", "y2", "words", "scales"),
+        overlap=getattr(spec, "overlap", False),
     )
     run.constants = constants  # type: ignore[attr-defined]  # the launch knows only their addresses
     return run

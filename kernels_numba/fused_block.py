@@ -75,13 +75,13 @@ def build(tile: Any, spec: Spec) -> Any:
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
     copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
 
-    lane, warp, block = tile.lane, tile.warp, tile.block
-    divide, small, int64 = tile.divide, tile.small, tile.int64
+    lane, warp, block, divide, small = tile.lane, tile.warp, tile.block, tile.divide, tile.small
     scaled, one, together, sequences = spec.scaled, tile.one, q <= 256, 2 // spec.unit
-    barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
+    barrier, warp_sync, commit, int64 = tile.barrier, tile.warp_sync, tile.commit, tile.int64
+    follow = tile.follow(overlap=spec.overlap)
     turns_of = tile.opaque if spec.rolled else tile.small
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
-    copy_constants, join = tile.copy_words_async, tile.join
+    copy_constants, join, load_scale = tile.copy_words_async, tile.join, tile.load_float
     multiply_outer, multiply_inner = (tile.multiply_complex(count) for count in (outer, inner))
     # A
     chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
@@ -123,7 +123,6 @@ def build(tile: Any, spec: Spec) -> Any:
     store_real = tile.store_pieces(real, halves, guarded=guarded)
     store_imaginary = tile.store_pieces(imaginary, halves, guarded=guarded)
     gather_gate = tile.gather(output_pieces(spec, 0), kept, halves, guarded=guarded)
-    load_scale = tile.load_float
 
     def kernel(
         u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
@@ -139,6 +138,7 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(at_tables + r * 128 + c, tables, r * 128 + c)
             r = small(r + warps)
         commit()
+        follow()
         wait_all()
         barrier()
 

@@ -55,13 +55,12 @@ def build(tile: Any, spec: Spec) -> Any:
 
     copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
     pre_at = 4 * sequence_words
-    lane, warp, block = tile.lane, tile.warp, tile.block
-    divide, small, int64 = tile.divide, tile.small, tile.int64
+    lane, warp, block, divide, small = tile.lane, tile.warp, tile.block, tile.divide, tile.small
     scaled, load_scale, one, middle_shared = spec.scaled, tile.load_float, tile.one, spec.middle_shared
     sequences, both = 2 // unit, spec.both
     copies = 1 if both else sequences
-    barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
-    meet = barrier if half else warp_sync
+    barrier, warp_sync, commit, int64 = tile.barrier, tile.warp_sync, tile.commit, tile.int64
+    follow, meet = tile.follow(overlap=spec.overlap), barrier if half else warp_sync
     # Whether a tile's spectrum is loaded one step ahead of its use; measured faster where it is.
     ahead = (half or gated_in or gated_out) and not spec.marked
     turns_of, held, early = tile.opaque, tile.held, spec.early
@@ -122,6 +121,7 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(r * 128 + c, words, r * 128 + c)
             r = small(r + warps)
         commit()
+        follow()
         wait_all()
         barrier()
 

@@ -67,7 +67,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.int64,
     )
     barrier, commit, wait_all = tile.barrier, tile.commit, tile.wait(0)
-    meet, fence = tile.team_barrier(WARPS), tile.fence_async
+    meet, fence, follow = tile.team_barrier(WARPS), tile.fence_async, tile.follow(overlap=spec.overlap)
     copy_constants = tile.copy_words_async
     copy_rows = tile.copy_pieces(_copy_pieces(spec, halves), halves, guarded=guarded)
     gate_pieces = tuple(
@@ -130,6 +130,7 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(at_tables + r * 128 + c, tables, r * 128 + c)
             r = small(r + warps)
         commit()
+        follow()
         wait_all()
         fence()
         barrier()

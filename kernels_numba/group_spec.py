@@ -47,6 +47,8 @@ class Spec:
     """What sequences are stored in, if not in the type of the products: "fp32"."""
     twice: bool = False
     """The result is stored twice, under two gates."""
+    overlap: bool = False
+    """The launch may begin while the one before it ends (compute capability 9)."""
     teams: int = 3
     ring: int = 2
     tables_shared: bool = True
@@ -68,7 +70,7 @@ class Spec:
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         gates += "_twice" if self.twice else ""
         shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
-        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
+        guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         return (
             f"fftconv_group_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_t{self.teams}"
         )

@@ -216,6 +216,43 @@ def test_the_caller_s_stream(prepared: tuple, torch: Any) -> None:
     assert same_bits(to_numpy(y), expected[1])
 
 
+@pytest.mark.parametrize("n", [256, 1024, 2048, 4096, 16384])
+def test_launches_in_a_row_wait_for_each_other(n: int, torch: Any) -> None:
+    """Launches overlap, and each still reads what the one before wrote, or writes where it read; in a graph too."""
+    k = np.random.default_rng(n).standard_normal((64, n)) / n**0.5
+    convolve = FFTConv(prepare_filter(k, length=n), batch=64)
+    first = torch.randn(64, 64, n, device="cuda").half()
+    x, y = first.clone(), poisoned(first)
+    for _ in range(6):  # one after the other, each alone
+        convolve(x, out=y)
+        torch.cuda.synchronize()
+        x, y = y, x
+    expected = x.clone()
+
+    def chain(x: Any, y: Any) -> None:
+        for _ in range(3):
+            convolve(x, out=y)
+            convolve(y, out=x)
+
+    for _ in range(5):
+        x.copy_(first)
+        chain(x, y)
+        assert torch.equal(x.view(torch.int16), expected.view(torch.int16))
+        x.copy_(first)
+        for _ in range(6):
+            convolve(x, out=x)
+        assert torch.equal(x.view(torch.int16), expected.view(torch.int16))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain(x, y)
+    for _ in range(5):
+        x.copy_(first)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(x.view(torch.int16), expected.view(torch.int16))
+
+
 @pytest.mark.parametrize("given_out", [True, False])
 def test_graph_capture_and_replay(prepared: tuple, torch: Any, given_out: bool) -> None:
     convolve, inputs, expected = prepared

@@ -34,6 +34,7 @@ made outside the kernel                            called inside
                                                    into the L2 cache
 ``commit``, ``wait(pending)``                      ``commit()`` closes a group of copies, ``wait()``
                                                    until at most ``pending`` groups are under way
+``follow(overlap=)``                               ``follow()``: after the launch before, and let the next start
 ``load_shared(count, width)``                      ``load(word, stride)``: chunks of ``width`` words
 ``load_global(count, width)``                      ``load(source, word, stride)``
 ``load_float``                                     ``load_float(source, at)``: one float32 for all lanes

@@ -112,6 +112,10 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
 
         return wait
 
+    def follow(self, *, overlap: bool) -> Callable[[], None]:
+        """Launches follow each other on the CPU."""
+        return lambda: None
+
     # ---- products ------------------------------------------------------------------------------------------
     def _matrix(self, words: Fragment, index: tuple, shape: tuple[int, int]) -> NDArray[np.float32]:
         matrix = np.empty(shape, np.float32)

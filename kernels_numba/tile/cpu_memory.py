@@ -183,7 +183,7 @@ class CpuMemory:
 
         return load
 
-    def store_pieces(self, pieces: Any, halves: int, *, guarded: bool) -> Callable:
+    def store_pieces(self, pieces: Any, halves: int, *, guarded: bool, held: bool = False) -> Callable:
         """Store pieces of a fragment of halves to global memory, ``halves`` elements an instruction."""
         step = np.arange(halves)
 

@@ -70,7 +70,7 @@ class CpuWide(CpuTile):
 
         return load
 
-    def store_pieces(self, pieces: Any, halves: int, *, guarded: bool) -> Callable:
+    def store_pieces(self, pieces: Any, halves: int, *, guarded: bool, held: bool = False) -> Callable:
         """Store pieces of a fragment of halves to global memory, as float32."""
 
         def put(target: Buffer, base: Any, limit: Any, *rest: Any) -> None:

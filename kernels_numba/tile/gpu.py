@@ -151,6 +151,14 @@ class GpuTile(
         """Wait until at most ``pending`` groups of this lane's asynchronous copies are under way."""
         return statement(f"cp.async.wait_group {pending};")
 
+    def follow(self, *, overlap: bool) -> Any:
+        """Order of launches that overlap (compute capability 9): wait for the one before, and let the next one start.
+
+        From here on what the launch before wrote is visible, and the next may begin as blocks of this one end. Without
+        ``overlap`` nothing.
+        """
+        return statement("griddepcontrol.wait; griddepcontrol.launch_dependents;" if overlap else "")
+
     # ---- products ------------------------------------------------------------------------------------------
     def dft_rows(
         self,

@@ -141,7 +141,7 @@ class GpuWide(GpuTile):
 
         return load
 
-    def store_pieces(self, pieces: Pieces, halves: int, *, guarded: bool) -> Any:
+    def store_pieces(self, pieces: Pieces, halves: int, *, guarded: bool, held: bool = False) -> Any:
         """``op(target, base, limit, o0, o1, o2, o3, fragment)``: store a fragment of halves as float32."""
         step = min(halves, 4)
         vector = {1: "", 2: ".v2", 4: ".v4"}[step]
