@@ -12,6 +12,7 @@ from strategies import seeds, signal
 
 import monarch
 import reference
+from kernels_numba.families import default_plans
 from monarch import Plan
 
 FACTORS = ((16, 16), (16, 32), (32, 16), (48, 16), (80, 16), (32, 32), (64, 32))
@@ -80,9 +81,11 @@ class Case(NamedTuple):
     def bound(self) -> float:
         """Statistics need data without structure, and enough of them."""
         coherent = self.kind != "noise" or min(self.length, self.taps) < 32
-        bound = reference.fftconv_bound(
-            len(self.factors), self.dtype, gates=sum(self.gates), coherent=coherent
-        )
+        order = len(self.factors)
+        if self.default_plan:  # which may be of a higher order than the factors drawn
+            found = (default_plans(halved=halved).get(prod(self.factors)) for halved in (False, True))
+            order = max(order, *(plan.order for plan in found if plan))
+        bound = reference.fftconv_bound(order, self.dtype, gates=sum(self.gates), coherent=coherent)
         return bound if coherent else bound * scatter(prod(self.factors))
 
 
