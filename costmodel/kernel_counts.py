@@ -30,8 +30,11 @@ from monarch import Plan
 
 FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
 WARPS = 4
+BLOCKS = {256: 16, 512: 16}
+HALVED_BLOCKS = {1024: 12}
+"""Warps of a block by N, where there are not `WARPS`, without gates; and for half of the outputs."""
 REGISTERS_PER_SM = 65536
-REGISTERS = {256: 72, 512: 112, 768: 144, 1024: 168, 1280: 216, 1536: 240, 1792: 256}
+REGISTERS = {256: 64, 512: 120, 768: 144, 1024: 168, 1280: 216, 1536: 240, 1792: 256}
 GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1280: 240, 1536: 240, 1792: 256}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
 FEWER_REGISTERS = {(8, 16, 16): 128}
@@ -74,14 +77,36 @@ def rows(plan: Plan) -> tuple[int, int]:
     return live, n1 // 2 if wanted <= plan.n // 2 else n1
 
 
-def constant_words(n1: Any, n2: Any, rows_in: Any) -> Any:
+def warp_rows(plan: Plan) -> tuple[int, int]:
+    """The same of order 2, where eight rows of input fill a tile with both their parts."""
+    live, wanted = rows(plan)
+    n1, n2 = plan.factors
+    return 8 if n1 == 16 and (plan.signal or plan.n) <= 8 * n2 else live, wanted
+
+
+def in_parts(n1: Any) -> bool:
+    """Whether the first factor is a real matrix of both parts, not one in cosine/sine form."""
+    return bool(n1 == 16)
+
+
+def is_lower(n1: Any, rows_out: Any) -> bool:
+    """Whether half of the output's rows are wanted; the last factor is a real matrix of both parts then."""
+    return rows_out is not n1 and bool(rows_out != n1)
+
+
+def constant_words(n1: Any, n2: Any, rows_in: Any, rows_out: Any) -> Any:
     """32-bit words of the four DFT factors (real, half precision) and the two twiddle matrices (complex)."""
-    return (n1 * rows_in + n1 * n1 + 2 * n2 * n2) // 2 + 2 * n1 * n2
+    outer = n1 * rows_in * (4 if in_parts(n1) else 1) + n1 * n1 * (2 if is_lower(n1, rows_out) else 1)
+    return (outer + 2 * n2 * n2) // 2 + 2 * n1 * n2
 
 
 def products(n1: Any, n2: Any, rows_in: Any) -> Any:
-    """Tensor-core instructions (16 x 8 x 16) of one pair: two real products of the factor's size in each stage."""
-    return 2 * (n1 // 16) * (n2 // 8) * (rows_in // 16 + 2 * (n2 // 16) + n1 // 16)
+    """Tensor-core instructions (16 x 8 x 16) of one pair: two real products of the factor's size in each stage.
+
+    A first factor of both parts is twice as high and wide.
+    """
+    first = rows_in // 8 if in_parts(n1) else rows_in // 16
+    return 2 * (n1 // 16) * (n2 // 8) * (first + 2 * (n2 // 16) + n1 // 16)
 
 
 def spectrum_loads(items: int, pairs: int, per_warp: int) -> int:
@@ -110,14 +135,15 @@ def totals(
     """All counters of one launch, by name; ``loads`` is :func:`spectrum_loads`."""
     n = n1 * n2
     items = channels * ((batch + 1) // 2)
-    words = constant_words(n1, n2, rows_in)
+    words = constant_words(n1, n2, rows_in, rows_out)
     read, kept = rows_in * n2, rows_out * n2
-    gate_room = _whole(kept, 32 * halves)
+    room, gate_room = _copied(read, halves), _whole(kept, 32 * halves)
     arrays_in = 4 if pregate else 2
     sequences = 2 * batch * channels * length
     shared_read = items * (4 * words + 2 * read * arrays_in + (4 * kept if postgate else 0))
-    staged = items * (2 * read * arrays_in + (4 * gate_room if postgate else 0))
-    butterflies = 3 * 2 * n + (n if rows_out is not n1 and rows_out != n1 else 2 * n)
+    staged = items * (2 * room * arrays_in + (4 * gate_room if postgate else 0))
+    # Real factors of both parts need no additions.
+    butterflies = 2 * n * (4 - in_parts(n1) - is_lower(n1, rows_out))
     gates = (2 * read if pregate else 0) + (2 * kept if postgate else 0)
     return {
         "read_u": sequences,
@@ -137,6 +163,11 @@ def totals(
         "transposes": items * n // 32,
         "barriers": blocks,
     }
+
+
+def _copied(read: Any, halves: int) -> Any:
+    """Elements that a warp's copies of a sequence bring; where all lanes have room for two sequences, just these."""
+    return read if isinstance(read, int) and read == 16 * halves else _whole(read, 32 * halves)
 
 
 def _whole(value: Any, step: int) -> Any:
@@ -187,11 +218,12 @@ def _sequences(found: dict[str, Any]) -> int:
 
 def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
     n1, n2 = plan.factors
-    rows_in, rows_out = rows(plan)
+    rows_in, rows_out = warp_rows(plan)
     items = channels * ((batch + 1) // 2)
-    words = constant_words(n1, n2, rows_in)
+    words = constant_words(n1, n2, rows_in, rows_out)
     read, kept = rows_in * n2, rows_out * n2
-    warps, buffers = WARPS, 4 * (read * (4 if gated else 2) + (_whole(kept, 256) if gated else 0))
+    warps = WARPS if gated else (BLOCKS | (HALVED_BLOCKS if rows_out < n1 else {})).get(plan.n, WARPS)
+    buffers = 4 * (_copied(read, 8) * (4 if gated else 2) + (_whole(kept, 256) if gated else 0))
     while 4 * words + warps * buffers > capacity_bytes and warps > 1:
         warps //= 2
     if 4 * words + warps * buffers > capacity_bytes:

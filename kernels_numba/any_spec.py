@@ -12,7 +12,7 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any
 
-from kernels_numba import block_spec, deep_spec, fused_warp, group_spec
+from kernels_numba import block_spec, deep_spec, group_spec, warp_spec
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan
 
@@ -73,7 +73,7 @@ ACCEPTED = (
     "memory of a block"
 )
 """In words, for messages."""
-_FASTER = (fused_warp, group_spec, block_spec, deep_spec)
+_FASTER = (warp_spec, group_spec, block_spec, deep_spec)
 PACKINGS = {
     packing: tuple(f for f in ALL if all(f not in m.PACKINGS.get(packing, ()) for m in _FASTER))
     for packing in ("pair", "half", "complex")

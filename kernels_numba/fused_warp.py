@@ -25,142 +25,13 @@ lanes load and store what is contiguous, and every other order is absorbed in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
-from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 from kernels_numba.warp_operands import kept_axes, operand_key, operands
 from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
-from kernels_numba.warp_pieces import copy_pieces, output_pieces
-from monarch import Plan
-
-FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
-"""The factors this kernel takes: as many points as a warp's registers hold,"""
-PACKINGS = {"pair": FACTORS}
-"""and with which packing."""
-HALVES_PER_COPY = 8
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Everything that is compiled into one kernel.
-
-    ``rows_in`` and ``rows_out``: rows of the [N1, N2] matrix that can hold signal, and that are wanted,
-    rounded up to what a tile operation can skip. ``halves``: elements per global access (8, 4, 2 or 1, by
-    alignment). ``guarded``: some accesses are masked, because L < N or the last pair has one sequence only.
-    """
-
-    n1: int
-    n2: int
-    dtype: str
-    rows_in: int
-    rows_out: int
-    halves: int = HALVES_PER_COPY
-    guarded: bool = False
-    pregate: bool = False
-    postgate: bool = False
-    scaled: bool = False
-    """Outputs are multiplied by their channel's scale."""
-    sequences: str = ""
-    """What sequences are stored in, if not in the type of the products: "fp32"."""
-    twice: bool = False
-    """The result is stored twice, under two gates."""
-    warps: int = 4
-    kept: tuple[int, ...] = ()
-    """Of each axis, frequencies that are transformed to and from, if the spectrum is zero at others."""
-
-    @property
-    def n(self) -> int:
-        """Transform length N."""
-        return self.n1 * self.n2
-
-    @property
-    def kept1(self) -> int:
-        """Of N1 the k1 that are kept."""
-        return self.kept[0] if self.kept else self.n1
-
-    @property
-    def kept2(self) -> int:
-        """Of N2 the k2 that are kept."""
-        return self.kept[1] if self.kept else self.n2
-
-    @property
-    def name(self) -> str:
-        """A name that says what the kernel is, for error messages and profilers."""
-        gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
-        gates += "_twice" if self.twice else ""
-        shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
-        guard = ("_guarded" if self.guarded else "") + ("_scaled" if self.scaled else "")
-        guard += f"_kept{self.kept1}x{self.kept2}" if self.kept else ""
-        return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
-
-    # ---- shared memory, in words ---------------------------------------------------------------------------
-    @property
-    def sequence_words(self) -> int:
-        """One sequence's live rows."""
-        return self.rows_in * self.n2 // 2
-
-    @property
-    def output_words(self) -> int:
-        """One sequence's wanted rows (the output gate), and room for all that a warp's copies bring."""
-        copy = 32 * self.halves
-        return -(-self.rows_out * self.n2 // copy) * copy // 2
-
-    @property
-    def stage_words(self) -> int:
-        """One buffer of a warp: two sequences, and their input gates."""
-        return 2 * self.sequence_words * (2 if self.pregate else 1)
-
-    @property
-    def warp_words(self) -> int:
-        """Two buffers, and the output gates of the pair at work."""
-        return 2 * self.stage_words + 2 * self.output_words * (int(self.postgate) + int(self.twice))
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
-        return 4 * (constant_words(self) + self.warps * self.warp_words)
-
-
-def make_spec(
-    plan: Plan,
-    dtype: str,
-    *,
-    halves: int = HALVES_PER_COPY,
-    guarded: bool | None = None,
-    pregate: bool = False,
-    postgate: bool = False,
-    scaled: bool = False,
-    twice: bool = False,
-    shared_limit: int = LARGEST_SHARED_BYTES,
-    warps: int = 4,
-    kept: tuple[int, ...] = (),
-) -> Spec:
-    """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
-    if plan.factors not in PACKINGS.get(plan.packing, ()):
-        raise ValueError(
-            f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted "
-            f"are {FACTORS} with packing 'pair'"
-        )
-    n1, n2 = plan.factors
-    signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    rows_in = 16 * -(-signal // (16 * n2))
-    rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
-    if guarded is None:
-        guarded = signal < plan.n or wanted < plan.n
-    spec = Spec(
-        n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, "", twice, warps, kept
-    )
-    while spec.shared_bytes > shared_limit and spec.warps > 1:
-        spec = replace(spec, warps=spec.warps // 2)
-    return spec
-
-
-def constant_words(spec: Spec) -> int:
-    """Words of the constant operands in shared memory."""
-    n1, n2, kept1, kept2 = spec.n1, spec.n2, spec.kept1, spec.kept2
-    return (kept1 * spec.rows_in + n1 * kept1 + 2 * n2 * kept2) // 2 + 2 * kept1 * n2
+from kernels_numba.warp_pieces import copy_pieces, output_pieces, rows_to_b
+from kernels_numba.warp_spec import FACTORS, PACKINGS, Spec, make_spec, min_blocks
 
 
 # ---- the kernel --------------------------------------------------------------------------------------------
@@ -174,7 +45,8 @@ def build(tile: Any, spec: Spec) -> Any:
     """
     n1, n2 = spec.n1, spec.n2
     row_tiles, column_tiles, kept1, kept2 = n1 // 16, n2 // 8, spec.kept1, spec.kept2
-    in_tiles, k1_tiles, k2_tiles, bin_tiles = spec.rows_in // 16, kept1 // 16, n2 // 16, kept2 // 8
+    k1_tiles, k2_tiles, bin_tiles = kept1 // 16, n2 // 16, kept2 // 8
+    both = spec.both
     # Registers of the real (or imaginary) parts of a packed matrix, between stages and of the bins.
     packed, packed_bins = kept1 * n2 // 64, kept1 * kept2 // 64
     read = spec.rows_in * n2 // 64
@@ -191,19 +63,14 @@ def build(tile: Any, spec: Spec) -> Any:
     # The output gate is read by eight rows at once, half a row each: rows four apart must differ if n2 = 16.
     gate_mask, gate_shift = (2, 0) if n2 == 32 else (4, 2)
 
-    at_t1 = kept1 * spec.rows_in // 2
-    at_f2 = at_t1 + kept1 * n2
-    at_f3 = at_f2 + n2 * kept2 // 2
-    at_t2 = at_f3 + n2 * kept2 // 2
-    at_f4 = at_t2 + kept1 * n2
-    total = constant_words(spec)
+    at_f1, at_t1, at_f2, at_f3, at_t2, at_f4, total = spec.constant_places
     constant_rounds = total // 128
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
-    copy_rows = tile.copy_pieces(copy_pieces(spec, swizzle), halves, guarded=guarded)
+    copy_rows = tile.copy_pieces(copy_pieces(spec, swizzle), halves, guarded=spec.masked_in)
     pre_at = 4 * spec.sequence_words
     gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
     second_gate = 2 * gate_words
-    bins, unguarded = kept1 * kept2, not guarded
+    bins, unguarded = kept1 * kept2, not spec.masked_out
 
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -214,40 +81,45 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.int64,
     )
     scaled, one = spec.scaled, tile.one
-    barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
+    barrier, warp_sync, commit, follow = (
+        tile.barrier,
+        tile.warp_sync,
+        tile.commit,
+        tile.follow(overlap=spec.overlap),
+    )
     wait_all, wait_gate, wait_input = tile.wait(0), tile.wait(1), tile.wait(2 if gated_out else 1)
     copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
     chunk = column_tiles // 2  # words of a lane's contiguous columns
-    load_rows = tile.load_shared(4 * in_tiles * chunk, chunk)
-    load_f1 = tile.load_shared(k1_tiles * in_tiles * 4, 4)
+    load_rows = tile.load_shared(spec.rows_in // 4 * chunk, chunk)
+    load_f1 = tile.load_shared(spec.first_words // 32, 4)
     load_twiddle = tile.load_shared(2 * packed, 4)
     load_f2 = tile.load_shared(k2_tiles * bin_tiles * 2, 4)  # as many as of its inverse
-    load_f4 = tile.load_shared(row_tiles * k1_tiles * 4, 4)
+    load_f4 = tile.load_shared(row_tiles * k1_tiles * (8 if spec.lower else 4), 4)
     load_spectrum, load_scale = tile.load_global(2 * packed_bins, 4), tile.load_float
-    stage1 = tile.dft_rows(k1_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
+    if spec.parts_in:
+        stage1 = tile.mma(2 * k1_tiles, column_tiles, spec.rows_in // 8)
+    else:
+        stage1 = tile.dft_rows(k1_tiles, column_tiles, spec.rows_in // 16, inverse=False, self_paired=True)
     stage2 = tile.dft_columns(k1_tiles, bin_tiles, k2_tiles, inverse=False)
     stage3 = tile.dft_columns(k1_tiles, column_tiles, bin_tiles // 2, inverse=True)
-    stage4 = tile.dft_rows(row_tiles, column_tiles, k1_tiles, inverse=True, lower_half=spec.rows_out < n1)
+    if spec.lower:
+        stage4 = tile.mma(row_tiles, column_tiles, 2 * k1_tiles)
+    else:
+        stage4 = tile.dft_rows(row_tiles, column_tiles, k1_tiles, inverse=True)
     pack, scale, multiply = tile.pack(2 * packed), tile.scale(4 * kept), tile.multiply_complex(packed)
     pack_bins, multiply_bins = tile.pack(2 * packed_bins), tile.multiply_complex(packed_bins)
     gate_in, gate_out, join = tile.multiply(read), tile.multiply(2 * kept), tile.join
-    # Words of four rows, two columns each -> B operand registers: two rows of one column each.
-    to_b = tile.pair_halves(
-        tuple(
-            ((4 * k + 2 * r) * chunk + j // 2, (4 * k + 2 * r + 1) * chunk + j // 2, j % 2)
-            for k in range(in_tiles)
-            for j in range(column_tiles)
-            for r in range(2)
-        )
-    )
+    pair_rows = tile.pair_halves(rows_to_b(spec))
     to_a, bins_to_a = tile.select(columns_to_a(kept1, n2)), tile.select(columns_to_a(kept1, kept2))
     transpose = tile.transpose(rows_of_tile_to_b(kept1, n2))
     # The mirrored columns run backwards: their halves swap while rounding, their registers are stored
     # backwards.
     pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))
     real, imaginary = output_pieces(spec, 0, n2), output_pieces(spec, kept, n2)
-    store_real = tile.store_pieces(real, min(halves, 2 * chunk), guarded=guarded)
-    store_imaginary = tile.store_pieces(imaginary, min(halves, 2 * chunk), guarded=guarded)
+    store_real, store_imaginary = (
+        tile.store_pieces(pieces, min(halves, 2 * chunk), guarded=guarded, held=not guarded)
+        for pieces in (real, imaginary)
+    )
     load_gate = tile.load_pieces(
         output_pieces(spec, 0, row_words)
         + tuple((o, c + spec.output_words, r) for o, c, r in output_pieces(spec, kept, row_words)),
@@ -257,6 +129,7 @@ def build(tile: Any, spec: Spec) -> Any:
     def kernel(
         u, pre, post, post2, spectrum, scales, words, y, out2, items, per_warp, pairs, batch, channels, length
     ):
+        pairs, batch, channels, length = small(pairs), small(batch), small(channels), small(length)
         index = small(lane())
         w = small(warp())
         g = small(index >> 2)
@@ -267,8 +140,7 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(r * 128 + c, words, r * 128 + c)
             r = small(r + warps)
         commit()
-        wait_all()
-        barrier()
+        follow()
 
         mine = small(total + w * warp_words)
         gate = small(mine + 2 * stage_words)
@@ -286,18 +158,23 @@ def build(tile: Any, spec: Spec) -> Any:
         right_down = small(gate - (up >> 1) + (((right >> 3) ^ swap_down) << 2) + ((right & 7) >> 1))
 
         # Where this lane's copies come from and go to; see `copy_pieces`.
-        copy_from = small(index * halves)
+        copy_second = small(index >> 4 if both else 0)  # of the pair
+        copy_from = small((index & 15 if both else index) * halves)
         copy_column = small(copy_from & column_mask)
         copy_row = small(copy_from >> log_columns)
         copy_chunk = small((copy_column >> 3) ^ (copy_row & swizzle))
         copy_to = small(2 * (copy_row * row_words + (copy_chunk << 2)) + (copy_column & 7))
+        copy_to = small(copy_to + 2 * sequence_words * copy_second)
         copy_to_swapped = small(
             2 * (copy_row * row_words + ((copy_chunk ^ swizzle) << 2)) + (copy_column & 7)
         )
 
         first = small((block() * warps + w) * per_warp)
         last = small(min(first + per_warp, items))
-        if first < last:
+        if first >= last:
+            wait_all()
+            barrier()
+        else:
             h = small(divide(first, pairs))
             p = small(first - h * pairs)
             next_h = h
@@ -307,6 +184,7 @@ def build(tile: Any, spec: Spec) -> Any:
             # Copies run one turn ahead of the work: turn first - 1 only starts those of the first pair.
             item = small(first - 1)
             other_sequence = int64(channels) * length
+            copy_base = copy_second * other_sequence
             while item < last:
                 base = (2 * int64(p) * channels + h) * length
                 second = small(2 * p + 1 < batch)
@@ -329,9 +207,9 @@ def build(tile: Any, spec: Spec) -> Any:
                 if item + 1 < last:
                     buffer = small(2 * (mine + ((item + 1) & 1) * stage_words))
                     next_base = (2 * int64(next_p) * channels + next_h) * length
-                    for q in range(2):
-                        end = small(length * (2 * next_p + q < batch))
-                        source = next_base + q * other_sequence
+                    for q in range(1 if both else 2):
+                        end = small(length * (2 * next_p + q + copy_second < batch))
+                        source = next_base + copy_base + q * other_sequence
                         to0 = small(buffer + q * (2 * sequence_words) + copy_to)
                         to1 = small(buffer + q * (2 * sequence_words) + copy_to_swapped)
                         copy_rows(u, source, end, copy_from, to0, to1, to1, to1)
@@ -356,10 +234,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     if gated_in:
                         v1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
                         v2 = gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
-                        x = join(to_b(v1), to_b(v2))
+                        x = pair_rows(join(v1, v2))
                     else:
-                        x = join(to_b(u1), to_b(u2))
-                    z1 = multiply(pack(stage1(load_f1(c, 128), x)), load_twiddle(at_t1 + c, 128))
+                        x = pair_rows(join(u1, u2))
+                    z1 = multiply(pack(stage1(load_f1(at_f1 + c, 128), x)), load_twiddle(at_t1 + c, 128))
                     z2 = multiply_bins(pack_bins(stage2(to_a(z1), load_f2(at_f2 + c, 128))), k)
                     z3 = multiply(
                         pack(stage3(bins_to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128)
@@ -386,6 +264,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         store_real(y, base, length, up + left, up + right, left - up, right - up, z4)
                         store_imaginary(y, other, limit, up + left, up + right, left - up, right - up, z4)
                     warp_sync()
+                else:  # constants have arrived when the first input is under way
+                    wait_input()
+                    barrier()
                 h = next_h
                 p = next_p
                 if item >= first and p == 0 and item + 1 < last:
@@ -403,11 +284,6 @@ def build(tile: Any, spec: Spec) -> Any:
 
 SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
-
-
-def min_blocks(spec: Spec) -> int:
-    """Blocks of four warps per SM that the compiler must leave registers for (measured fastest on an H200)."""
-    return 2 if spec.pregate or spec.postgate or spec.n > 1024 else 3
 
 
 def workers(spec: Spec) -> int:

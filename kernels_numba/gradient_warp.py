@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
-from kernels_numba.fused_warp import FACTORS, HALVES_PER_COPY
 from kernels_numba.operands import columns_to_a, factor_scale
 from kernels_numba.tile import layout
 from kernels_numba.warp_operands import _maps, constants
 from kernels_numba.warp_pieces import copy_pieces
+from kernels_numba.warp_spec import FACTORS, HALVES_PER_COPY
 from monarch import Plan
 
 PACKINGS = {"pair": FACTORS}

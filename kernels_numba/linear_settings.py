@@ -139,9 +139,9 @@ LATENCY_US, SLAB_US = 1.5, 0.15
 """how long a slab is on its way when all SMs ask, and the least that it takes;"""
 MEETING_US, SUMS_BYTES_PER_US = 1.3, 25e3
 """how long blocks that share a tile take to meet, and how fast they exchange sums;"""
-STREAM_START_US, FEW_ROWS = 0.8, 128
+STREAM_START_US, FEW_ROWS = 0.5, 64
 """and how much later the copy engine begins than copies by warps, which counts for so many rows of x or less."""
-SMALL_COPY, COPY_RATIO = 2**20, 5
+SMALL_COPY, COPY_RATIO = 2**20, 4
 """Elements whose copy costs no more than the launch that another copy takes; and rows of w whose copy costs as much as
 that of a row of x, twice where K is odd."""
 

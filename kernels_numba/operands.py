@@ -85,6 +85,20 @@ def factor(
     return factor_scale(n, shift, dtype) * _entries(n, contracted, outputs, shift)
 
 
+def in_parts(
+    turns: NDArray, part: NDArray[np.intp], n: int, scale: float, *, inverse: bool
+) -> NDArray[np.float64]:
+    """A complex factor exp(-+ 2 pi i turns / n) as a real matrix: rows of real parts, then of imaginary parts.
+
+    ``part``: of each column, whether it stands for real (0) or imaginary parts of what is contracted.
+    """
+    angle = 2 * np.pi * turns / n * (1 if inverse else -1)
+    real = np.where(part, -np.sin(angle), np.cos(angle))
+    imaginary = np.where(part, np.cos(angle), np.sin(angle))
+    found: NDArray[np.float64] = scale / np.sqrt(n) * np.concatenate([real, imaginary])
+    return found
+
+
 def twiddles(
     k: NDArray[np.intp],
     columns: tuple[NDArray[np.intp], NDArray[np.intp]],

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kernels_numba.operands import (
     factor,
     factor_scale,
+    in_parts,
     kept_slots,
     mirrored,
     rows_needed,
@@ -64,28 +65,45 @@ def _maps(n1: int, n2: int, kept: tuple[int, int] | None = None) -> _Maps:
 
 @lru_cache(maxsize=64)
 def constants(
-    n1: int, n2: int, rows_in: int, dtype: str, kept: tuple[int, int] | None = None
+    n1: int,
+    n2: int,
+    rows_in: int,
+    dtype: str,
+    kept: tuple[int, int] | None = None,
+    *,
+    parts_in: bool = False,
+    lower: bool = False,
 ) -> NDArray[np.int32]:
     """The constant operands as the kernel reads them: F1, twiddle, F2, and the inverse F2, twiddle, F1.
 
-    ``kept``: k1 and k2 that are transformed to and from, all by default.
+    ``kept``: k1 and k2 that are transformed to and from, all by default. ``parts_in``: F1 is a real matrix of both
+    parts; ``lower``: so is its inverse, of the lower half of the rows.
     """
     kept1, kept2 = kept or (n1, n2)
     at = _maps(n1, n2, (kept1, kept2))
     groups, tiles = kept1 // 8, n2 // 8
     undone = factor_scale(n1, 0.0, dtype), factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype)
     forward, inverse = twiddles(at.k1, (at.column_in, at.column_out), (n1, n2), undone)
-    first = factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
+    if parts_in:
+        row, part = np.tile(at.row_in[:rows_in], 2), np.repeat([0, 1], rows_in)
+        first = in_parts(np.outer(at.k1, row), part, n1, factor_scale(n1, 0.0, dtype), inverse=False)
+    else:
+        first = factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
     second = factor(n2, at.column_in, at.k2, shift=0.5, dtype=dtype).T
     third = factor(n2, at.k2, at.column_out, shift=0.5, dtype=dtype).T
-    fourth = factor(n1, at.k1, at.row_out, shift=0.5, dtype=dtype)
+    if lower:
+        turns = np.outer(at.row_out[: n1 // 2] + 0.5, np.tile(at.k1, 2))
+        part = np.repeat([0, 1], kept1)
+        fourth = in_parts(turns, part, n1, factor_scale(n1, 0.5, dtype), inverse=True)
+    else:
+        fourth = factor(n1, at.k1, at.row_out, shift=0.5, dtype=dtype)
     parts = [
-        layout.pack_operand(first, layout.a_index(kept1 // 16, rows_in // 16), dtype),
+        layout.pack_operand(first, layout.a_index(*(x // 16 for x in first.shape)), dtype),
         layout.pack_complex(forward, layout.c_index(groups, tiles), dtype),
         layout.pack_operand(second, layout.b_index(n2 // 16, kept2 // 8), dtype),
         layout.pack_operand(third, layout.b_index(kept2 // 16, tiles), dtype),
         layout.pack_complex(inverse, layout.c_index(groups, tiles), dtype),
-        layout.pack_operand(fourth, layout.a_index(n1 // 16, kept1 // 16), dtype),
+        layout.pack_operand(fourth, layout.a_index(*(x // 16 for x in fourth.shape)), dtype),
     ]
     words = np.concatenate(parts)
     words.setflags(write=False)
@@ -114,14 +132,20 @@ def kept_axes(plan: Plan, alive: NDArray[np.bool_]) -> tuple[int, ...]:
 
 def operand_key(spec: Any) -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.rows_in, spec.dtype, (spec.kept1, spec.kept2))
+    return (spec.n1, spec.n2, spec.rows_in, spec.dtype, (spec.kept1, spec.kept2), spec.parts_in, spec.lower)
 
 
 def operands(
-    n1: int, n2: int, rows_in: int, dtype: str, kept: tuple[int, int] | None = None
+    n1: int,
+    n2: int,
+    rows_in: int,
+    dtype: str,
+    kept: tuple[int, int] | None = None,
+    parts_in: bool = False,
+    lower: bool = False,
 ) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments."""
-    return (constants(n1, n2, rows_in, dtype, kept),)
+    return (constants(n1, n2, rows_in, dtype, kept, parts_in=parts_in, lower=lower),)
 
 
 def spectrum_of_plan(

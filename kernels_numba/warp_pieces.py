@@ -11,9 +11,25 @@ def copy_pieces(spec: Any, swizzle: int) -> Any:
     Of the two places of a lane the second is the one with the other swizzle, for rows where that bit has changed.
     """
     step = 32 * spec.halves
-    count = spec.rows_in * spec.n2 // step
+    count = -(-spec.rows_in * spec.n2 // step)
     return tuple(
         (int(swizzle and (i * step // spec.n2) & swizzle) // 2, i * step, i * step) for i in range(count)
+    )
+
+
+def rows_to_b(spec: Any) -> tuple[tuple[int, int, int], ...]:
+    """Words of rows, two columns each, of both sequences -> B operand registers: two rows of one column each.
+
+    Tiles of 16 rows, first of the one sequence; or a tile of eight rows of each.
+    """
+    tiles, chunk = spec.n2 // 8, spec.n2 // 16
+    rows = spec.rows_in // 4
+    pairs = [(part * rows + 2 * i) * chunk for part in range(2) for i in range(rows // 2)]
+    return tuple(
+        (pairs[i + r] + j // 2, pairs[i + r] + chunk + j // 2, j % 2)
+        for i in range(0, len(pairs), 2)
+        for j in range(tiles)
+        for r in range(2)
     )
 
 

@@ -104,6 +104,30 @@ def test_plans_without_a_kernel_are_refused(plan: Plan) -> None:
         kernels_numba.fftconv(np.zeros((1, 1, plan.n), np.float16), np.ones(1), plan=plan)
 
 
+@pytest.mark.parametrize("factors", [(32, 32), (16, 16), (64, 32), (32, 16, 16), (16, 8, 16, 16)], ids=str)
+def test_whole_rows_are_not_masked(factors: tuple[int, ...]) -> None:
+    """Half of a signal ends with a row where rows of the first factor are whole ones; one sample less does not."""
+    n = prod(factors)
+    for length, alone, masked in ((n // 2, False, False), (n // 2, True, True), (n // 2 - 1, False, True)):
+        plan = Plan(n, factors, signal=length, wanted=length)
+        spec = families.family_of(plan).make_spec(plan, "fp16", guarded=True)
+        assert families.fitted(spec, plan, length, alone=alone).guarded == masked
+
+
+def test_launches_overlap_where_a_card_has_it() -> None:
+    """Not of kernels that cannot say what they wait for, nor where the card is not known."""
+    for plan, capability, overlap in (
+        (Plan(1024, (32, 32)), (9, 0), True),
+        (Plan(1024, (32, 32)), (12, 0), True),
+        (Plan(1024, (32, 32)), (8, 0), False),
+        (Plan(1024, (32, 32)), None, False),
+        (Plan(2304, (48, 48)), (9, 0), False),
+    ):
+        spec = families.family_of(plan).make_spec(plan, "fp16")
+        found = families.fitted(spec, plan, plan.n, alone=False, capability=capability)
+        assert getattr(found, "overlap", False) == overlap
+
+
 def test_every_kernel_is_a_plan() -> None:
     for family in families.FAMILIES:
         for packing, lists in family.PACKINGS.items():

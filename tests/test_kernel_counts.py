@@ -104,7 +104,7 @@ def test_counts_equal_the_counters(factors, dtype, batch, channels, part, gates,
     convolve, spec, grid, counted = count(plan, dtype, batch, channels, length, gates, blocks, size)
     expected = kernel_counts.totals(
         *factors,
-        *kernel_counts.rows(convolve.spectrum.plan),
+        *kernel_counts.warp_rows(convolve.spectrum.plan),
         batch=batch,
         channels=channels,
         length=length,
@@ -440,7 +440,10 @@ def test_tensor_work_is_half_of_the_complex_products():
     for factors in FACTORS:
         n = factors[0] * factors[1]
         flops = 4096 * kernel_counts.products(*factors, factors[0])
-        assert flops == 8 * n * sum(factors)
+        extra = (
+            8 * n * factors[0] // 2 if factors[0] == 16 else 0
+        )  # whose first factor is a real matrix of both parts
+        assert flops == 8 * n * sum(factors) + extra
 
 
 def test_the_model_knows_every_kernel():
