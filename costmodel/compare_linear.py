@@ -128,7 +128,5 @@ def problem(gpu: str | GPU, *, folder: Path | None = None) -> Problem | None:
 
 
 def _kernel(row: Row) -> str:
-    """Whose factors a row has: the full product on warpgroups has its own, and so have overlapped launches."""
-    choice = choice_of(row)
-    name = "group" if choice.impl == "full" and "groups" in choice.options else str(choice.impl)
-    return name + (OVERLAPPED if row.provider_variant.endswith(OVERLAPPED) else "")
+    """Whose factors a row has: full products on warpgroups have their own, and so have overlapped launches."""
+    return linear.kind_of(choice_of(row)) + (OVERLAPPED if row.provider_variant.endswith(OVERLAPPED) else "")

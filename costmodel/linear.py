@@ -51,8 +51,37 @@ READ_OVER_COPY = 1.07
 
 START = "start"
 """Of the terms the one that is added, and not overlapped."""
-OVERLAP_ORDER = {"gemv": 12, "flat": 4, "full": 3, "group": 3.7}
+OVERLAP_ORDER = {"gemv": 12, "flat": 4, "full": 3, "group": 3.5, "stream": 3.4}
 """Of the norm that adds up the terms of a time; infinity would be the largest alone, 1 the sum."""
+
+
+@dataclass(frozen=True)
+class OnGroups:
+    """Properties of a full product on warpgroups, the same on every GPU."""
+
+    start_s: float
+    """What a launch takes beside its work,"""
+    hidden_s: float
+    """how much of it is hidden where launches overlap,"""
+    latency_s: float
+    """what a slab takes from memory to its use, during which several are under way,"""
+    slab_s: float
+    """what it takes at least,"""
+    word_row_s: float
+    """and for each row of w that is copied by words;"""
+    exchange_bytes_per_s: float
+    """how fast an SM takes the sums of the blocks that share its tile,"""
+    reach: float
+    """how much of its share of memory's rate it can take, if others take less,"""
+    cache: float
+    """and what it gets from L2, over what copies by warps get."""
+
+
+ON_GROUPS = {
+    "group": OnGroups(3.72e-6, 1.34e-6, 1.32e-6, 0.061e-6, 5.5e-9, 38e9, 1.65, 1.0),
+    "stream": OnGroups(4.35e-6, 1.94e-6, 0.0, 0.089e-6, 0.0, 19e9, 8.0, 1.3),
+}
+"""Copied by warps, and by the copy engine."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +100,8 @@ class Kernel:
     """A tile of r x c reaches 1 / (1 + loss / r + loss / c) of the rate of products."""
     flat_cache_factor: float = 1.7
     """Of L2's rate, where the flat product reads: much of x comes from the first-level cache."""
-    group_hidden_s: float = 2.0e-6
-    """Of the full product on warpgroups: how much of its start is hidden where launches overlap,"""
-    group_cache_fraction: float = 0.85
-    """its share of L2's rate,"""
-    group_tensor_fraction: float = 0.92
-    """and of the rate of dense products;"""
-    group_latency_s: float = 1.0e-6
-    """what a slab takes from memory to its use, during which several are under way,"""
-    group_slab_s: float = 0.16e-6
-    """what it takes at least,"""
-    group_meeting_s: float = 1.5e-6
-    """and what blocks that share a tile take to meet."""
+    group_cache_fraction: float = 0.95
+    """Of L2's rate, where warps copy for warpgroups."""
     realign_s: float = 2.5e-6
     """What a launch takes that copies an operand to where its rows begin on 16 bytes,"""
     realign_share: float = 0.15
@@ -145,7 +164,7 @@ def rates(gpu: GPU | str) -> Rates:
         group_cache_bytes_per_s=KERNEL.group_cache_fraction * 64 * spec["sm_count"] * clock,
         lane_instructions_per_s=KERNEL.vector_fraction * spec["fp32_flops_per_s"] / 2,
         tensor_flops_per_s=tensor,
-        group_flops_per_s=KERNEL.group_tensor_fraction * group if on_groups(found) else 0.0,
+        group_flops_per_s=group if on_groups(found) else 0.0,
         sm_count=int(spec["sm_count"]),
         uncertainty=doubt,
     )
@@ -289,33 +308,43 @@ def _time_on_groups(
     product: Any, counted: Any, r: Rates, *, overlap: bool
 ) -> tuple[float, str, dict[str, float]]:
     """`time_of` for the full product on warpgroups, whose busiest SM decides."""
-    from kernels_numba import linear_thresholds as shared
+    from kernels_numba import linear_settings as settings
 
     if not r.group_flops_per_s:
         raise ValueError(f"{product.choice}: this GPU has no products on warpgroups")
-    slots = r.sm_count * product.spec.blocks
-    units = product.groups * product.split
+    kind = kind_of(product.choice)
+    own = ON_GROUPS[kind]
+    # As many tiles at once as clusters of the blocks that share one fill SMs.
+    units = product.groups
+    slots = int(r.sm_count * settings.REACH[product.split] / product.split)
     turns = -(-units // slots)
-    busiest = turns * slots / units
-    reach = min(1.0, KERNEL.full_reach * product.grid / r.sm_count)
+    busiest = turns * r.sm_count / (units * product.split)
+    reach = min(1.0, own.reach * product.grid / r.sm_count)
     passing = sum(counted.global_read_bytes.values()) + sum(counted.global_written_bytes.values())
     moved = 2.0 * (product.n * product.k + product.m * (product.k + product.n))
     slabs = turns * -(-product.k // 64) / product.split
+    by_words = own.word_row_s * product.spec.w_rows * getattr(product.spec, "words", False)
     terms = {
         "memory": moved / r.memory_bytes_per_s / reach,
-        "L2": passing * busiest / r.group_cache_bytes_per_s,
+        "L2": passing * busiest / (own.cache * r.group_cache_bytes_per_s),
         "tensor cores": 4096.0 * counted.mma_m16n8k16 * busiest / r.group_flops_per_s,
-        "latency": slabs * KERNEL.group_latency_s / (product.spec.ahead * getattr(product.spec, "depth", 1)),
-        "slabs": slabs * KERNEL.group_slab_s,
+        "latency": slabs * own.latency_s / product.spec.ahead,
+        "slabs": slabs * max(own.slab_s, by_words),
     }
-    start = shared.FULL_START_S - (KERNEL.group_hidden_s if overlap else 0.0)
-    if product.split > 1:  # the last block of each tile reads what all wrote
-        sums = 4.0 * (product.split + 1) * product.spec.tile_sums * turns
-        start += KERNEL.group_meeting_s + sums * r.sm_count / r.shared_cache_bytes_per_s
+    start = own.start_s - (own.hidden_s if overlap else 0.0)
+    if product.split > 1:
+        start += 4.0 * product.spec.tile_sums * turns / own.exchange_bytes_per_s
     start += _realigning(product, r)
-    order = OVERLAP_ORDER["group"]
+    order = OVERLAP_ORDER[kind]
     work = sum(term**order for term in terms.values()) ** (1 / order)
     return start + work, max(terms, key=terms.__getitem__), {START: start, **terms}
+
+
+def kind_of(choice: Any) -> str:
+    """Whose properties a choice has: there are three full products."""
+    if choice.impl == "full" and "groups" in choice.options:
+        return "stream" if "stream" in choice.options else "group"
+    return str(choice.impl)
 
 
 def what_if(

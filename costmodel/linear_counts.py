@@ -283,15 +283,6 @@ def _stream(total: LinearCounts, run: _Run) -> None:
     total.shared_written_bytes += tiles * slabs * (min(m, x_rows) + run.options["pitch"]) * 2 * SLAB
     total.barriers += run.grid
     _products_of_groups(total, run, tiles, slabs)
-    if run.options[
-        "staged"
-    ]:  # results of a warp: 16 rows to shared memory, and from there in pieces of 128 bytes
-        part = right // run.split
-        stored, loaded = left // 16 * part // 4, left * ceil(part, 2 * LANES)
-        total.shared_written_bytes += tiles * run.split * stored * WARP_BYTES
-        total.shared_read_bytes += tiles * run.split * loaded * WARP_BYTES
-        total.shared_wavefronts += tiles * run.split * (stored + loaded)
-        total.barriers += tiles * (run.split == 1)
     total.warps += run.grid * (left // 16 + 1)
 
 
@@ -306,6 +297,14 @@ def _products_of_groups(total: LinearCounts, run: _Run, tiles: int, slabs: int) 
     total.mma_m16n8k16 += tiles * slabs * (SLAB // 16) * warps * (right // 8)
     if run.options["turned"]:
         total.transposes += tiles * warps * right // 4
+    if run.options["staged"]:
+        # Results of a warp: 16 rows to shared memory, and from there in pieces of 128 bytes.
+        part = right // split
+        stored, loaded = warps * part // 4, left * ceil(part, 2 * LANES)
+        total.shared_written_bytes += tiles * split * stored * WARP_BYTES
+        total.shared_read_bytes += tiles * split * loaded * WARP_BYTES
+        total.shared_wavefronts += tiles * split * (stored + loaded)
+        total.barriers += tiles * (split == 1)
     if split > 1:
         total.fp32_flops += tiles * (split - 1) * left * right
         sums = 4 * tiles * split * left * right

@@ -43,8 +43,7 @@ def explain(m: int, n: int, k: int, choice: Any, gpu: GPU, *, dtype: str = "fp16
     lines.append(
         f"  {linear.START:<13} {_us(start)} beside the work: launching, the first fetch, sums at the end"
     )
-    kind = "group" if made.pitch else str(choice.impl)
-    order = linear.OVERLAP_ORDER[kind]
+    order = linear.OVERLAP_ORDER[linear.kind_of(choice)]
     inside = ", ".join(_us(seconds) for name, seconds in terms.items() if name != linear.START)
     lines.append(
         f"t = start + norm of order {order:g} of ({inside}) = {_us(start)} + {_us(total - start)} = {_us(total)}"

@@ -63,9 +63,9 @@ PRODUCTS = (
     ("flat", 16, 32768, 16384),
     ("full", 256, 32768, 16384),
     ("stream", 256, 32768, 16384),
-    ("group", 64, 32768, 16382),
+    ("group", 64, 32768, 16384),
 )
-"""Kernel ("stream": the full product on warpgroups, "group": of rows that begin anywhere); x [M, K] times w [N, K]."""
+"""Kernel ("stream": the full product on warpgroups, "group": for few rows of x); x [M, K] times w [N, K]."""
 
 
 def _plan(n: int, factors: tuple[int, ...], dtype: str) -> Any:

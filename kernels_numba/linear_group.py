@@ -28,6 +28,7 @@ from typing import Any
 
 from kernels_numba.linear_full import CHUNKS, ROW_WORDS, SLAB
 from kernels_numba.linear_realign import CHUNK
+from kernels_numba.tile.layout import row_words
 
 CAPABILITY = (9, 0)
 """The only compute capability with ``wgmma``."""
@@ -59,6 +60,8 @@ class Spec:
     """The first weights are loaded while the launch before still runs."""
     halves: int = 2
     """Elements of y that are stored together."""
+    staged: bool = False
+    """Results leave through shared memory, in whole rows."""
     blocks: int = 1
     """Blocks per SM that the compiler must leave registers for."""
 
@@ -77,6 +80,7 @@ class Spec:
             raise ValueError(
                 f"stages: two are used while others are filled, so at least 3; got {self.stages}"
             )
+        check_room(self, self.warps)
 
     @property
     def warps(self) -> int:
@@ -126,11 +130,21 @@ class Spec:
     @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
-        flags = {"t": self.turned, "o": self.overlap}
+        flags = {"t": self.turned, "r": self.staged, "o": self.overlap}
         flags |= {f"p{self.phases}": self.words, f"c{self.cluster}": self.cluster > 1}
         marks = "".join(f"_{mark}" for mark, on in flags.items() if on)
         shape = f"{self.left_rows}x{self.columns}_s{self.stages}"
         return f"group_gemm_{shape}_{self.dtype}_v{self.halves}_b{self.blocks}{marks}"
+
+
+def check_room(spec: Any, workers: int) -> None:
+    """Raise if what leaves a tile through the slabs' shared memory does not fit: sums that meet, and results."""
+    leaving = spec.tile_sums * (spec.cluster > 1) + 16 * workers * row_words(spec.columns // spec.cluster)
+    if leaving > spec.stages * spec.stage_words:
+        raise ValueError(
+            f"stages: sums and results leave through {leaving} words of their shared memory; {spec.stages} have "
+            f"{spec.stages * spec.stage_words}"
+        )
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -167,6 +181,10 @@ def build(tile: Any, spec: Spec) -> Any:
     add = tile.add(mine)
     get, as_floats = tile.load_shared(mine, 4), tile.as_floats(mine)
     part_words = spec.tile_sums // parts
+    staged = spec.staged
+    put_rows, staged_words = tile.store_group_rows(columns // parts), 16 * row_words(columns // parts)
+    # Behind the sums of the blocks that share a tile.
+    staged_at = spec.tile_sums if parts > 1 else 0
     part_rows, part_columns = (columns // parts, 0) if turned else (0, columns // parts)
 
     def kernel(x, w, y, m, n, k, x_stride, w_stride, plane, x_tiles, pitch):
@@ -284,29 +302,42 @@ def build(tile: Any, spec: Spec) -> Any:
             c = finish_before(c)
         c = finish(c)
         wait_all()
-        if turned:  # of y: row g and columns 2 t, 2 t + 1 of each 8 x 8 block
-            out_row = small(x_begin + (at >> 2))
-            out_column = small(w_begin + 16 * index + 2 * (at & 3))
-        else:
-            out_row = small(x_begin + 16 * index + (at >> 2))
-            out_column = small(w_begin + 2 * (at & 3))
+
+        def leave(values):
+            """Results to y."""
+            out_row = small(x_begin + part * part_rows)
+            out_column = small(w_begin + part * part_columns)
+            if staged:
+                out_row = small(out_row + 16 * index)
+                to_y = int64(out_row) * n + out_column
+                put_rows(
+                    y, staged_at + index * staged_words, to_y, n, m - out_row, w_end - out_column, values
+                )
+            else:
+                if turned:  # of y: row g and columns 2 t, 2 t + 1 of each 8 x 8 block
+                    out_row = small(out_row + (at >> 2))
+                    out_column = small(out_column + 16 * index + 2 * (at & 3))
+                else:
+                    out_row = small(out_row + 16 * index + (at >> 2))
+                    out_column = small(out_column + 2 * (at & 3))
+                to_y = int64(out_row) * n + (out_column * phases + phase)
+                store(y, to_y, n, m - out_row, w_end - out_column, values)
+
         if parts > 1:
             # Of the sums each block adds up an equal part of the columns.
+            words_at = small(index * (32 * mine) + 4 * at)
             meet()
-            place = small(index * (32 * mine) + 4 * at)
             for to_block in range(parts):
-                give(place + part * part_words, to_block, take(c, to_block))
+                give(words_at + part * part_words, to_block, take(c, to_block))
             meet()
-            total = as_floats(get(place, 128))
+            total = as_floats(get(words_at, 128))
             for p in range(1, parts):
-                total = add(total, as_floats(get(place + p * part_words, 128)))
-            out_row = small(out_row + part * part_rows)
-            out_column = small(out_column + part * part_columns)
-            where = int64(out_row) * n + (out_column * phases + phase)
-            store(y, where, n, m - out_row, w_end - out_column, total)
+                total = add(total, as_floats(get(words_at + p * part_words, 128)))
+            leave(total)
         else:
-            where = int64(out_row) * n + (out_column * phases + phase)
-            store(y, where, n, m - out_row, w_end - out_column, c)
+            if staged:
+                barrier()  # nobody reads the slabs any more
+            leave(c)
 
     return kernel
 

@@ -242,7 +242,7 @@ def product(
         # Several tiles a block: only where their sums do not meet in shared memory.
         several = streamed and shares and split == 1
         grid = split * (min(prod(tiles), shares) if several else prod(tiles))
-        if streamed and grid == split * prod(tiles) and together and not turned:
+        if grid == split * prod(tiles) and together and not turned:
             spec = replace(spec, staged=True)
     elif choice.impl == "full":
         overlap = overlap and whole

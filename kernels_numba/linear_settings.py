@@ -135,13 +135,13 @@ FLOPS_PER_US, MEMORY_BYTES_PER_US, MEMORY_REACH = 6.0e6, 34.5e3, 1.4
 """from its tensor cores; and its share of device memory, of which a block can ask for so much more;"""
 ROUGH_ORDER = 4
 """Of the norm that adds up what hides each other."""
-LATENCY_US, SLAB_US = 1.5, 0.15
-"""how long a slab is on its way when all SMs ask, and the least that it takes;"""
+LATENCY_US, SLAB_US, WORD_ROW_US = 1.5, 0.15, 5.5e-3
+"""how long a slab is on its way when all SMs ask, the least that it takes, and for a row that is copied by words;"""
 MEETING_US, SUMS_BYTES_PER_US = 1.3, 25e3
 """how long blocks that share a tile take to meet, and how fast they exchange sums;"""
-STREAM_START_US, FEW_ROWS = 0.5, 64
+STREAM_START_US, FEW_ROWS = 0.8, 128
 """and how much later the copy engine begins than copies by warps, which counts for so many rows of x or less."""
-SMALL_COPY, COPY_RATIO = 2**20, 4
+SMALL_COPY, COPY_RATIO = 2**20, 5
 """Elements whose copy costs no more than the launch that another copy takes; and rows of w whose copy costs as much as
 that of a row of x, twice where K is odd."""
 
@@ -174,6 +174,7 @@ def group_candidates(
                 LATENCY_US / (stages - used),
                 2 * linear_full.SLAB * rows * columns / FLOPS_PER_US,
                 SLAB_US,
+                0.0 if streamed or k % 8 == 0 else WORD_ROW_US * (rows if turned else columns),
             )
             turns = -(-tiles // int(sm_count * REACH[split] / split))
             parts = (turns * slabs / split * slab_us, moved / min(sm_count, MEMORY_REACH * active))

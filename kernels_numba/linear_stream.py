@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba.linear_full import ROW_WORDS, SLAB
-from kernels_numba.linear_group import CAPABILITY, GROUP_ROWS, GROUP_WARPS
+from kernels_numba.linear_group import CAPABILITY, GROUP_ROWS, GROUP_WARPS, check_room
 from kernels_numba.tensor_maps import MOST_ROWS
 from kernels_numba.tile.layout import row_words
 
@@ -67,14 +67,7 @@ class Spec:
             )
         if self.stages < 2:
             raise ValueError(f"stages: one is used while others are filled, so at least 2; got {self.stages}")
-        left = self.tile_sums * (self.cluster > 1) + 16 * (self.warps - 1) * row_words(
-            self.columns // self.cluster
-        )
-        if left > self.stages * self.stage_words:
-            raise ValueError(
-                f"stages: sums and results leave through {left} words of their shared memory; {self.stages} have "
-                f"{self.stages * self.stage_words}"
-            )
+        check_room(self, self.warps - 1)
 
     @property
     def warps(self) -> int:

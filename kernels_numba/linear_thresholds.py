@@ -33,7 +33,9 @@ from kernels_numba.linear_realign import CHUNK
 from kernels_numba.linear_settings import flat_tile
 
 VECTOR_START_S, FLAT_START_S, FULL_START_S = 1.8e-6, 3.3e-6, 3.5e-6
-"""t_v, t_f, t_u: seconds that a vector, flat and full product takes beside its work."""
+"""t_v, t_f, t_u: seconds that a vector, flat and full product takes beside its work,"""
+GROUP_START_S = 2.3e-6
+"""and t_u on warpgroups."""
 WEIGHT_INSTRUCTIONS, INPUT_INSTRUCTIONS = 8.5, 1.25
 """c_w, c_x: lane instructions of a vector product for a weight, and for its product with one row of x."""
 FLAT_WIDTH = 32
@@ -141,7 +143,7 @@ def exact_thresholds(
     )
     few = sum(part**FULL_ORDER for part in parts) ** (1 / FULL_ORDER)
     few += MEETING_S * (split > 1) + copied_bytes(n, k, in_place=in_place) / rates.memory_bytes_per_s
-    room = FULL_START_S - FLAT_START_S + few
+    room = (GROUP_START_S if in_place else FULL_START_S) - FLAT_START_S + few
     products = (room**FLAT_ORDER - memory**FLAT_ORDER) ** (1 / FLAT_ORDER) if room > memory else 0.0
     covered = rates.sm_count * width * -(-n // (rates.sm_count * width))
     rows = products * rates.tensor_flops_per_s / (2.0 * k * covered * FLAT_LOSS)

@@ -115,7 +115,7 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
         "c_x": shared.INPUT_INSTRUCTIONS,
         "t_v": shared.VECTOR_START_S,
         "t_f": shared.FLAT_START_S,
-        "t_u": shared.FULL_START_S,
+        "t_u": shared.GROUP_START_S if r.group_flops_per_s else shared.FULL_START_S,
         "Z": shared.copied_bytes(n, k, in_place=r.group_flops_per_s > 0),
     }
     m1, m2, few = _symbolic()
@@ -123,7 +123,7 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
     solved = [complex(e.subs({s: values[s.name] for s in e.free_symbols})) for e in (m1, m2)]
     first, second = exact_thresholds(n, k, r)
     assert np.isclose(solved[0], first, rtol=1e-9, atol=1e-9)
-    if values["U"] + shared.FULL_START_S - shared.FLAT_START_S > 2 * n * k / r.memory_bytes_per_s:
+    if values["U"] + values["t_u"] - shared.FLAT_START_S > 2 * n * k / r.memory_bytes_per_s:
         assert np.isclose(solved[1], second, rtol=1e-6, atol=1e-6)
     else:
         assert second <= 0, "the full product is ahead at once"
