@@ -425,7 +425,7 @@ def _error(data: _Data, filters: Any, y: Any, case: Case, torch: Any) -> float:
 
 
 def commit() -> str:
-    """The commit measured, with a plus sign when files differ from it; "unknown" outside a checkout."""
+    """The commit measured, with a plus sign when other files differ from it; "unknown" outside a checkout."""
     folder = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -434,7 +434,9 @@ def commit() -> str:
         ).stdout
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no").strip()
+        # Rows that this measurement has written already are no change.
+        rows = ":(top,exclude)costmodel/measurements"
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", rows).strip()
         return git("rev-parse", "--short", "HEAD").strip() + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
