@@ -3,15 +3,16 @@
 :func:`totals` is plain arithmetic, as `kernel_counts.totals` is for order 2: given integers it returns integers,
 given sympy symbols it returns expressions; a property test holds it equal to the counters of the kernel's CPU body.
 
-Symbols: B sequences, H channels, L samples; P = N1 .. Np points, p = 2 or 3; ``rows_in`` and ``rows_out``, the live n1
-of the input and the output; a grid of ``blocks`` blocks of ``warps`` warps. Items are the H ceil(B / 2) pairs of
-sequences of P samples, with half-length packing the H B sequences of 2 P samples, of complex data those of P samples.
-Every stage reads its points from shared memory and writes them there, 4 bytes each, but for the input and the output.
-Derivation of each line: docs/kernels.md.
+Symbols: B sequences, H channels, L samples; P = N1 .. Np points, p = 2 or 3, and P' with N1 filled up to tiles of 8;
+``rows_in`` and ``rows_out``, the live n1 of the input and the output; a grid of ``blocks`` blocks of ``warps`` warps.
+Items are the H ceil(B / 2) pairs of sequences of P samples, with half-length packing the H B sequences of 2 P samples,
+of complex data those of P samples. Every stage reads its points from shared memory and writes them there, 4 bytes each,
+but for the input and the output. Derivation of each line: docs/kernels.md.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -26,14 +27,21 @@ def _kernel() -> Any:
     return any_spec
 
 
-def shapes(order: int, packing: str) -> list[tuple[int, ...]]:
-    """The factor lists of an order that the kernel runs with a packing."""
-    return [f for f in _kernel().PACKINGS.get(packing, ()) if len(f) == order]
+@lru_cache(maxsize=1024)
+def shapes(points: int, order: int, packing: str) -> list[tuple[int, ...]]:
+    """The factor lists of ``points`` complex points and an order that the kernel runs with a packing."""
+    return [f for f in _kernel().PACKINGS.get(packing, ()) if len(f) == order and prod(f) == points]
+
+
+def tiles(factor: Any) -> Any:
+    """Tiles of 8 points."""
+    return (factor + 7) // 8
 
 
 def products(factors: tuple[Any, ...], rows_in: Any, rows_out: Any) -> Any:
     """Tensor-core instructions (16 x 8 x 16) of one item: real products with factors of real and imaginary parts."""
-    return prod(factors) * (rows_in + rows_out + 2 * sum(factors[1:])) // 512
+    first = tiles(factors[0]) * (rows_in + rows_out) * prod(factors[1:]) // 64
+    return first + prod(factors) * sum(factors[1:]) // 256
 
 
 def totals(
@@ -49,6 +57,8 @@ def totals(
     cached: tuple[int, ...] = (),
     held: int,
     held_last: int,
+    one_table: tuple[bool, bool] = (False, False),
+    padding: int = 4,
     packing: str = "pair",
     item_bytes: int = 2,
     pregate: bool = False,
@@ -57,25 +67,33 @@ def totals(
 ) -> dict[str, Any]:
     """All counters of one launch, by name.
 
-    ``numbers``: L, of complex sequences 2 L, of ``item_bytes`` each. ``cached``, ``held``, ``held_last``: which factors
-    are not in shared memory, and up to which size they stay in registers; see `any_spec`.
+    ``numbers``: L, of complex sequences 2 L, of ``item_bytes`` each. ``cached``, ``held``, ``held_last``,
+    ``one_table``, ``padding``: which factors are not in shared memory, up to which size they stay in registers, whether
+    twiddles of the middle stage forward and of units do, and words after a row; see `any_spec`.
     """
     order, points, half, complex_data = len(factors), prod(factors), packing == "half", packing == "complex"
-    last, q = factors[-1], points // factors[0]
+    first, *middle, last = factors
+    q = points // first
+    filled = 8 * tiles(first) * q  # P'
     items = channels * ((batch + 1) // 2 if packing == "pair" else batch)
     units = points // (16 * last)
+
+    def quads(outputs: Any, contracted: Any) -> Any:
+        """Bytes of a factor that a product of so many tiles of 8 points takes; of contraction tiles two at a time."""
+        return 1024 * outputs * ((contracted + 1) // 2)
+
     # Bytes of a stage's factor, read for each strip, or once by each warp for all of an item's; by where it lies.
     in_shared, through_caches, words = 0, 0, 0
-    stages = [(factors[0], rows_in + rows_out, items + blocks)]
-    stages += [(f, 2 * f, 2 * items) for f in factors[1:-1]]
-    for i, (f, rows, turns) in enumerate(stages):
-        each = 8 * f * rows
+    t = tiles(first)
+    stages = [(first, q // 16, quads(t, rows_in // 8) + quads(rows_out // 8, t), items + blocks)]
+    stages += [(f, points // (16 * f), 2 * quads(f // 8, f // 8), 2 * items) for f in middle]
+    for f, strips, each, turns in stages:
         if f in cached:
-            through_caches += items * points // (16 * f) * each
+            through_caches += items * strips * each
         elif f <= held:
-            in_shared += warps * turns * (each if i == 0 else each // 2)
+            in_shared += warps * turns * quads(tiles(f), tiles(f))
         else:
-            in_shared += items * points // (16 * f) * each
+            in_shared += items * strips * each
     if -last in cached:
         through_caches += items * units * 16 * last * last
     elif last <= held_last:
@@ -83,10 +101,16 @@ def totals(
     else:
         in_shared += items * units * 16 * last * last
     for f in (*dict.fromkeys(factors[:-1]), -last):
-        words += 0 if f in cached else 2 * f * f
-    between = 8 * (order - 1) * points  # 4 bytes a point, both ways
+        words += 0 if f in cached else quads(tiles(abs(f)), tiles(abs(f))) // 4
+    between = 4 * filled + 4 * (2 * order - 3) * points  # one way
+    # Twiddles: as many, but where a warp keeps those of all its strips, or units.
+    turned = between
+    for stays, of_table in zip(one_table, (factors[-2] * last, 16 * last), strict=True):
+        turned -= (4 * points - 4 * of_table * warps) if stays else 0
     exchanged = between + (4 * points if half else 0)
     conflicts = 3 * last // 2 if half else 0
+    if not padding:  # rows begin at one bank: two lie on it where lanes access 16 bytes, four where 8
+        conflicts += points // 16 + 6 * points // 16
     shared_read = in_shared + items * exchanged
     sequences = item_bytes * batch * channels * numbers
     live, kept = q * rows_in, q * rows_out
@@ -98,7 +122,7 @@ def totals(
         "read_spectrum": (8 if half else 4) * points * items,
         "read_scales": 4 * warps * (items + blocks) if scaled else 0,
         "read_constants": 4 * words * blocks + through_caches,
-        "read_tables": items * (between + (1024 * units if half else 0)),
+        "read_tables": items * (turned + (1024 * units if half else 0)),
         "written_y": sequences,
         "shared_read_bytes": shared_read,
         "shared_written_bytes": 4 * words * blocks + items * exchanged,
@@ -106,13 +130,9 @@ def totals(
         "bank_conflicts": items * conflicts,
         "mma_m16n8k16": items * products(factors, rows_in, rows_out),
         "fp32_flops": items
-        * (
-            12 * (order - 1) * points
-            + (14 if half else 6) * points
-            + (2 * kept if scaled else 0)
-            + (6 * gates if complex_data else 0)
-        ),
-        "half_flops": 0 if complex_data else items * 2 * gates,
+        * ((14 * points if half else 0) + (2 * kept if scaled else 0) + (6 * gates if complex_data else 0)),
+        "half_flops": items
+        * (6 * between // 4 + (0 if half else 6 * points) + (0 if complex_data else 2 * gates)),
         "transposes": 0,
         "barriers": blocks + 2 * (order - 1) * items,
     }
@@ -140,6 +160,8 @@ def kernel_counts(
         cached=spec.cached,
         held=kernel.HELD,
         held_last=kernel.HELD_LAST,
+        one_table=spec.one_table,
+        padding=spec.layout.padding,
         packing=plan.packing,
         pregate=gated,
         postgate=gated,
@@ -148,26 +170,28 @@ def kernel_counts(
     cached = found["read_spectrum"] + found["read_tables"] + found["read_constants"]
     row = points // plan.factors[0]
     arrays = 2 if gated else 1
-    # Input comes by 4 bytes a lane, operands of the stages before the last by 8, all else by 16 (8 out of pairs).
-    wide = 2 if single else 1
-    narrow = 4 * points * (2 * order - 3)
+    # Samples go by 4 bytes a lane (8 where both are of one sequence), points of strips by 8, all else by 16.
+    narrow = found["shared_written_bytes"] / items - 4 * points * (2 if plan.packing == "half" else 1)
     accesses = (found["shared_read_bytes"] + found["shared_written_bytes"] + cached) / items / 512
-    accesses += narrow * (1 / 256 - 1 / 512)
-    accesses += arrays * 4 * row * (spec.rows_in / (128 * wide) + spec.rows_out / (256 * wide))
+    accesses += 2 * narrow * (1 / 256 - 1 / 512)
+    accesses += arrays * 4 * row * (spec.rows_in + spec.rows_out) / (256 if single else 128)
+    between = 2 * order - 1  # complex products of a point
+    # What comes from the caches takes the data path of shared memory, half as wide; samples in four rows an access.
+    through = 2 * cached + (2 if single else 4) * (sequences + found["written_y"])
     return Counts(
         device_read_bytes=sequences + found["read_spectrum"] // items * channels,
         device_write_bytes=found["written_y"],
         mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
         half_flops=found["half_flops"],
         fp32_flops=found["fp32_flops"],
-        shared_bytes=found["shared_read_bytes"] + found["shared_written_bytes"],
+        shared_bytes=found["shared_read_bytes"] + found["shared_written_bytes"] + through,
         l2_bytes=sequences + found["written_y"] + cached,
-        # Twiddles and spectra are widened, two numbers a point, and results rounded.
+        # Results are rounded, and parts of products joined; of pairs samples are joined and results rounded too.
         warp_instructions=instructions(
             products=found["mma_m16n8k16"],
             fp32_flops=found["fp32_flops"],
             half_flops=found["half_flops"],
-            words=items * points * (3 * (2 * order - 1) + 2),
+            words=items * points * (2 * between + 2),
             accesses=items * accesses,
         ),
         transforms=items,

@@ -40,7 +40,7 @@ def plans(
                 _runs(Plan(n=n, factors=factors, packing=pack), capacity_bytes, dtype)
                 for order in orders
                 for factors in kernel_counts.factor_lists(points, order, pack, dtype)
-                if factors not in any_counts.shapes(order, pack)
+                if factors not in any_counts.shapes(points, order, pack)
             )
             for pack, points in (("pair", n), ("half", n // 2))
         }
@@ -61,8 +61,8 @@ def plans(
     if not out and dtype == "fp32":
         raise ValueError(
             f"N: no fp32 kernel transforms {n} points with packing {packing!r} on this GPU; accepted: powers of two "
-            "from 256 to 16777216 and 3 times a power of two from 768 to 12582912, as far as shared memory goes. Half "
-            "precision has plans of every length"
+            "from 256 to 16777216, 3 times a power of two from 768 to 12582912, and multiples of 4096 from 36864 to "
+            "57344, as far as shared memory goes. Half precision has plans of every length"
         )
     if not out:
         raise ValueError(

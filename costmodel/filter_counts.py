@@ -40,6 +40,21 @@ def first(
     }
 
 
+def sums(
+    radix: int, rows: Any, points: Any, lanes: Any, *, used: Any, again: Any, taps_bytes: int, size: int
+) -> dict[str, Any]:
+    """The first pass of a large prime, a point a lane, which reads every tap of its column; as `first`."""
+    idle = lanes - rows * points
+    return {
+        "read_taps": taps_bytes * (radix * rows * used + idle * again),
+        "read_numbers": 8 * radix * lanes,
+        "read_roots": 2 * size * radix * lanes,
+        "read_table": 2 * size * lanes,
+        "written_points": 2 * size * rows * points,
+        "fp32_flops": (8 * radix + 6) * lanes if size == 4 else 0,
+    }
+
+
 def later(radix: int, rows: Any, points: Any, lanes: Any, *, size: int) -> dict[str, Any]:
     """A later pass, in place."""
     return butterflies(radix, lanes, size) | {
@@ -161,7 +176,7 @@ def passes(
 ) -> list[dict[str, Any]]:
     """The counts of every launch that transforms N points through device memory, of circular filters."""
     from kernels_numba.filter_passes import MOST_PIECES
-    from kernels_numba.filter_transform import factors_of, in_blocks, largest_radix
+    from kernels_numba.filter_transform import RADICES, factors_of, in_blocks, largest_radix
 
     found = []
     points = step = n // 2
@@ -174,7 +189,10 @@ def passes(
             used = min(taps, n)
             again = -(-used // (2 * step)) + -(-(used - 1) // (2 * step))
             known: dict[str, Any] = {"used": used, "again": again, "taps_bytes": taps_bytes}
-            found.append(first(radix, rows, points, lanes, size=size, **known))
+            if radix in RADICES:
+                found.append(first(radix, rows, points, lanes, size=size, **known))
+            else:
+                found.append(sums(radix, rows, points, _lanes(rows * points), size=size, **known))
         elif by_blocks and step == 1:
             found.append(end(radix, rows, points))
         else:

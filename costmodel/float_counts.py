@@ -232,7 +232,7 @@ def kernel_counts(
     if plan.packing == "complex":  # a pair of real sequences for every complex one
         batch *= 2
     items = channels * (batch if single else -(-batch // 2))
-    together, points = spec.shape.together, plan.points
+    together = spec.shape.together
     found = totals(
         plan.factors,
         spec.rows_in,
@@ -250,6 +250,21 @@ def kernel_counts(
         postgate=gated,
         complex_data=plan.packing == "complex",
     )
+    return counts_of(
+        plan,
+        spec,
+        found,
+        items,
+        channels,
+        registers=FEWER_REGISTERS.get(plan.factors, 80 if spec.shape.held <= 16 else 128),
+    )
+
+
+def counts_of(
+    plan: Plan, spec: Any, found: dict[str, int], items: int, channels: int, *, registers: int
+) -> Counts:
+    """The counts of a call that runs a kernel on ``items``, from its totals."""
+    single, together, points = plan.packing == "half", spec.shape.together, plan.points
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
     shared = found["shared_read_bytes"] + found["shared_written_bytes"]
     read = found["read_spectrum"] + found["read_constants"] + found["read_tables"]
@@ -271,7 +286,7 @@ def kernel_counts(
         blocks=-(-items // together),
         threads_per_block=32 * spec.warps,
         shared_bytes_per_block=spec.shared_bytes,
-        registers_per_thread=FEWER_REGISTERS.get(plan.factors, 80 if spec.shape.held <= 16 else 128),
+        registers_per_thread=registers,
         workers_per_block=together,
         fill_bytes_per_block=0,
         barriers_per_transform=found["barriers"] / items,

@@ -24,6 +24,7 @@ from costmodel import (
     group_counts,
     long_counts,
     long_float_counts,
+    rounds_counts,
 )
 from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
@@ -56,7 +57,7 @@ def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp
     """The factor lists of ``points`` complex points and an order that one kernel runs."""
     known: list[tuple[int, ...]] = []
     if dtype == "fp32":
-        known = float_counts.factor_lists(order, packing)
+        known = [*float_counts.factor_lists(order, packing), *rounds_counts.factor_lists(order, packing)]
     elif order == 2 and packing == "pair":
         known = [*FACTORS, *group_counts.shapes(packing)]
     elif order == 3:
@@ -64,7 +65,7 @@ def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp
     elif order == 4:
         known = deep_counts.shapes(packing)
     if dtype != "fp32":
-        known = [*known, *any_counts.shapes(order, packing)]
+        known = [*known, *any_counts.shapes(points, order, packing)]
     return [f for f in known if prod(f) == points]
 
 
@@ -187,7 +188,8 @@ def kernel_counts(
     if dtype not in ITEM_BYTES or plan.factors not in known:
         return None
     if dtype == "fp32" and plan.factors in fused_lists(plan.points, plan.order, plan.packing, dtype):
-        return float_counts.kernel_counts(
+        rounds = plan.factors in rounds_counts.factor_lists(plan.order, plan.packing)
+        return (rounds_counts if rounds else float_counts).kernel_counts(
             plan, batch, channels, gated=variant in GATED, capacity_bytes=capacity_bytes
         )
     if dtype == "fp32":
@@ -202,7 +204,7 @@ def kernel_counts(
         return group_counts.kernel_counts(
             plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
         )
-    if plan.factors in any_counts.shapes(plan.order, plan.packing):
+    if plan.factors in any_counts.shapes(plan.points, plan.order, plan.packing):
         return any_counts.kernel_counts(plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes)
     if plan.order == 4:
         return deep_counts.kernel_counts(

@@ -52,6 +52,7 @@ CONVOLUTIONS = (
     ("fused_block", 4096, (16, 16, 16), 64, 2048, "fp16"),
     ("fused_deep", 32768, (16, 8, 16, 16), 2, 8192, "fp16"),
     ("fused_float", 1024, (), 64, 4096, "fp32"),
+    ("fused_rounds", 49152, (), 8, 1024, "fp32"),
     ("fused_any", 2304, (48, 48), 64, 4096, "fp16"),
 )
 """Family, length, factors (none: the default), sequences, channels and dtype; circular."""

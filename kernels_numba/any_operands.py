@@ -7,12 +7,13 @@ k = k1 + N1 (k2 + N2 (...)); every index lies in its natural place.
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from itertools import accumulate
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.any_spec import Spec
+from kernels_numba.any_spec import Spec, stored_tiles, tiles_of
 from kernels_numba.block_operands import mirrored_weights
 from kernels_numba.operands import rounding_scale
 from kernels_numba.tile import layout
@@ -23,17 +24,10 @@ OUT_ROWS = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 """Lane group -> row of eight: neighbours are four apart, so that their accesses fall on different banks."""
 
 
-def points_contracted(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(point, part) of each contraction slot of a stage before the last: thread t has points 2 t, 2 t + 1 of eight."""
-    slot = np.arange(2 * count)
-    s = slot % 16
-    return 8 * (slot // 16) + 2 * (s % 8 // 2) + s // 8, slot % 2
-
-
-def rows_made(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(point, part) of each output row of a stage before the last: eight points' real parts, then the imaginary."""
-    row = np.arange(2 * count)
-    return 8 * (row // 16) + OUT_ROWS[row % 8], row % 16 // 8
+def points_of_stage(count: int) -> NDArray[np.intp]:
+    """Column tile n, thread t -> point of a stage before the last, [count / 4, 4]: a thread has two neighbours of 8."""
+    tile, thread = np.arange(count // 4)[:, None], np.arange(4)[None, :]
+    return 8 * (tile // 2) + 2 * thread + tile % 2
 
 
 def points_of_last(count: int) -> NDArray[np.intp]:
@@ -50,31 +44,20 @@ def scale_of(factor: int, dtype: str) -> float:
     return scale / 2 if scale > np.sqrt(2) else scale
 
 
-def real_form(outputs: tuple, contracted: tuple, factor: int, dtype: str) -> NDArray:
-    """The factor's real matrix [outputs, contracted] between parts of points, scaled."""
-    (k, part_out), (n, part_in) = ([np.asarray(x) for x in pair] for pair in (outputs, contracted))
-    angle = 2 * np.pi * (np.outer(k, n) % factor) / factor
-    cosine, sine = np.cos(angle), np.sin(angle)
-    same = part_out[:, None] == part_in[None, :]
-    matrix = np.where(same, cosine, np.where(part_out[:, None] == 0, sine, -sine))
-    return scale_of(factor, dtype) * matrix / np.sqrt(factor)
+@lru_cache(maxsize=64)
+def factor_words(factor: int, dtype: str, *, last: bool) -> NDArray[np.int32]:
+    """B operands of a stage, [column tile][contraction tile], two in 128 words.
 
-
-@lru_cache(maxsize=32)
-def row_factor(factor: int, dtype: str) -> NDArray[np.int32]:
-    """A operands of a stage before the last, [factor / 8, factor / 8] of 128 words."""
-    matrix = real_form(rows_made(factor), points_contracted(factor), factor, dtype)
-    return layout.pack_operand(matrix, layout.a_index(factor // 8, factor // 8), dtype)
-
-
-@lru_cache(maxsize=32)
-def last_factor(factor: int, dtype: str) -> NDArray[np.int32]:
-    """B operands of the last stage, [column tile][contraction tile], two in 128 words."""
-    points = np.repeat(points_of_last(factor).reshape(-1), 2)
-    # Contraction tile k, slot 2 t + e + 8 h: part e of the point of column tile 2 k + h and thread t.
-    parts = np.tile([0, 1], factor)
-    matrix = real_form((points, parts), (points, parts), factor, dtype).T
-    k_tiles, column_tiles = factor // 8, factor // 4
+    That is a real matrix between parts of points, scaled, with zeros for the points that fill up tiles. Contraction
+    tile k has in its slots 2 t + e + 8 h part e of the point of column tile 2 k + h and thread t, and so have outputs.
+    """
+    k_tiles, column_tiles = stored_tiles(factor), 2 * tiles_of(factor)
+    points = (points_of_last if last else points_of_stage)(8 * k_tiles).reshape(-1)
+    n, part = np.repeat(points, 2)[:, None], np.tile([0, 1], points.size)[:, None]
+    k, made = n[: 8 * column_tiles].T, part[: 8 * column_tiles].T
+    angle = 2 * np.pi * (n * k % factor) / factor
+    matrix = np.where(part == made, np.cos(angle), np.where(made == 0, np.sin(angle), -np.sin(angle)))
+    matrix = np.where((n < factor) & (k < factor), scale_of(factor, dtype) * matrix / np.sqrt(factor), 0.0)
     rows, columns = (
         x.reshape(k_tiles, column_tiles, 2, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
         for x in layout.b_index(k_tiles, column_tiles)
@@ -82,14 +65,45 @@ def last_factor(factor: int, dtype: str) -> NDArray[np.int32]:
     return layout.pack_operand(matrix, (rows, columns), dtype)
 
 
-def twiddle_words(factors: tuple[int, ...], dtype: str) -> list[NDArray[np.int32]]:
-    """For each stage but the last its twiddles [k_i, (n(i+1) .. np)], a complex word each."""
-    found = []
-    for i, radix in enumerate(factors[:-1]):
-        step = prod(factors[i + 1 :])
-        w = np.exp(-2j * np.pi * np.outer(np.arange(radix), np.arange(step)) / (radix * step)).reshape(-1)
-        found.append(layout.to_words(np.stack([w.real, w.imag], axis=-1), dtype))
-    return found
+def twiddles(factors: tuple[int, ...], i: int) -> NDArray[np.complex128]:
+    """Of stage i, [k_i, (n(i+1) .. np)]."""
+    radix, step = factors[i], prod(factors[i + 1 :])
+    return np.exp(-2j * np.pi * np.outer(np.arange(radix), np.arange(step)) / (radix * step))
+
+
+def by_strips(table: NDArray[np.complex128], dtype: str) -> NDArray[np.int32]:
+    """Twiddles [points, columns] in the order in which lanes read them, a strip of 16 columns after the other.
+
+    Of each eight points a lane has columns 2 g and 2 g + 1 of point 2 t, then of 2 t + 1.
+    """
+    points, columns = table.shape
+    filled = np.zeros((8 * tiles_of(points), columns), np.complex128)
+    filled[:points] = table
+    tile, lane, word = np.arange(len(filled) // 8)[:, None, None], np.arange(32)[:, None], np.arange(4)
+    point = 8 * tile + 2 * layout.THREAD[lane] + word // 2
+    column = 2 * layout.GROUP[lane] + word % 2
+    found = filled[point, 16 * np.arange(columns // 16)[:, None, None, None] + column]
+    return planes(found, dtype)
+
+
+def planes(numbers: NDArray[np.complex128], dtype: str) -> NDArray[np.int32]:
+    """Two words for two neighbours: their real parts, then the imaginary."""
+    two = numbers.reshape(-1, 2)
+    return layout.to_words(np.stack([two.real, two.imag], axis=1), dtype).reshape(-1)
+
+
+def table_words(spec: Spec) -> NDArray[np.int32]:
+    """All twiddles, as `Spec.table_places` has them."""
+    first, *middle, last = factors = spec.factors
+    found = {"first": by_strips(twiddles(factors, 0), spec.dtype)}
+    if middle:
+        found["middle"] = by_strips(twiddles(factors, 1), spec.dtype)
+        # For each k1 the points are n2, which the inverse transform has just made.
+        each = twiddles(factors, 0).reshape(first, *middle, last)
+        found["back"] = np.concatenate([by_strips(rows, spec.dtype) for rows in each])
+    found["last"] = planes(twiddles(factors, len(factors) - 2), spec.dtype)
+    assert list(accumulate(map(len, found.values()), initial=0)) == list(spec.table_places.values())
+    return np.concatenate(list(found.values()))
 
 
 # ---- rows of the last stage, sixteen a unit -----------------------------------------------------------------------
@@ -175,9 +189,9 @@ def operand_key(spec: Spec) -> tuple:
 def operands(factors: tuple[int, ...], dtype: str, half: bool) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments: factors; twiddles, and the places of units."""
     spec = Spec(factors, dtype, 0, 0, "half" if half else "pair")
-    matrices = [row_factor(f, dtype) if f > 0 else last_factor(-f, dtype) for f in spec.matrices]
-    tables = twiddle_words(factors, dtype)
-    found = np.concatenate(matrices), np.concatenate([*tables, *([unit_places(spec)] if half else [])])
+    matrices = [factor_words(abs(f), dtype, last=f < 0) for f in spec.matrices]
+    places = unit_places(spec) if half else np.zeros(0, np.int32)
+    found = np.concatenate(matrices), np.concatenate([table_words(spec), places])
     for words in found:
         words.setflags(write=False)
     return found

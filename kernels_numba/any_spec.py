@@ -1,14 +1,16 @@
 """What is compiled into one kernel of any factors: shapes, masks, gates, and how a block is made up.
 
 A transform of P = N1 .. Np points lies in shared memory, a word a point, as rows of Np points. Stage i < p contracts
-n_i on strips of 16 columns, which lie in one row; the last stage contracts along 16 rows, a unit.
+n_i on strips of 16 columns, which lie in one row; the last stage contracts along 16 rows, a unit. Products come in
+tiles of 8 points, to which the first factor of three is filled up with zeros, so that may be any number; the others
+are multiples of 16, by which columns and rows are dealt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -16,8 +18,10 @@ from kernels_numba import block_spec, deep_spec, group_spec, warp_spec
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan
 
+LARGEST_FIRST = 432
+"""A strip's points of a stage are held in registers, 16 for 32 of a factor; of the first stage nothing else,"""
 LARGEST = 256
-"""A strip's points of a stage are held in registers, 16 for 32 of a factor;"""
+"""of a middle one,"""
 LARGEST_LAST = 128
 """and a unit's, before and after the last stage."""
 PADDING = 4
@@ -26,20 +30,32 @@ HELD = 32
 """Factors up to this size stay in registers while a warp does its strips,"""
 HELD_LAST = 16
 """and the last one up to this."""
+LATE = 128
+"""Where a strip holds more points of the first stage, the next item's are loaded when this one's are done with."""
 ORDERS = (2, 3)
 """Four factors of 16 are more points than fit."""
 
 
+def tiles_of(factor: int) -> int:
+    """Tiles of 8 points that a factor fills."""
+    return -(-factor // 8)
+
+
 def _lists() -> Iterator[tuple[int, ...]]:
-    for order in ORDERS:
-        *most, last = (LARGEST // 16,) * (order - 1) + (LARGEST_LAST // 16,)
-        for head in product(*(range(1, m + 1) for m in most)):
-            for tail in range(1, last + 1):
-                factors = tuple(16 * x for x in (*head, tail))
-                if 4 * Layout(factors).exchange_words <= LARGEST_SHARED_BYTES:
-                    yield factors
-                else:
+    """All lists that fit, shortest factors first."""
+    for last in range(16, LARGEST_LAST + 1, 16):
+        for first in range(16, LARGEST_FIRST + 1, 16):
+            if _fits((first, last)):
+                yield first, last
+        for middle in range(16, LARGEST + 1, 16):
+            for first in range(2, LARGEST_FIRST + 1):
+                if not _fits((first, middle, last)):
                     break
+                yield first, middle, last
+
+
+def _fits(factors: tuple[int, ...]) -> bool:
+    return 4 * Layout(factors).exchange_words <= LARGEST_SHARED_BYTES
 
 
 @dataclass(frozen=True)
@@ -49,12 +65,18 @@ class Layout:
     factors: tuple[int, ...]
 
     @property
+    def padding(self) -> int:
+        """Words after each row: none where three factors fit only without, at the price of bank conflicts."""
+        _, *middle, last = self.factors
+        padded = self._words((middle[0] * (last + PADDING) + PADDING) if middle else last + PADDING)
+        return PADDING if not middle or 4 * padded <= LARGEST_SHARED_BYTES else 0
+
+    @property
     def strides(self) -> tuple[int, ...]:
         """Words from an index to the next, by factor."""
-        found = [1]
-        for factor in reversed(self.factors[1:]):
-            found.insert(0, factor * found[0] + PADDING)
-        return tuple(found)
+        _, *middle, last = self.factors
+        row = last + self.padding
+        return (*(f * row + PADDING for f in middle), row, 1)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -63,24 +85,33 @@ class Layout:
 
     @property
     def exchange_words(self) -> int:
-        """All points."""
-        return self.factors[0] * self.strides[0]
+        """All points, and the first factor's zeros."""
+        return self._words(self.strides[0])
+
+    def _words(self, stride: int) -> int:
+        return 8 * tiles_of(self.factors[0]) * stride
 
 
 ALL = tuple(_lists())
 ACCEPTED = (
-    f"any 2 or 3 multiples of 16, to {LARGEST} and the last one to {LARGEST_LAST}, whose points fit into the shared "
-    "memory of a block"
+    f"any N1 x N2 x N3 whose last two factors are multiples of 16, to {LARGEST} and {LARGEST_LAST}, and N1 x N2 of "
+    f"multiples of 16, to {LARGEST_FIRST} and {LARGEST_LAST}, with points that fit into the shared memory of a block"
 )
 """In words, for messages."""
 _FASTER = (warp_spec, group_spec, block_spec, deep_spec)
 PACKINGS = {
-    packing: tuple(f for f in ALL if all(f not in m.PACKINGS.get(packing, ()) for m in _FASTER))
+    packing: tuple(
+        f
+        for f in ALL
+        if all(f not in m.PACKINGS.get(packing, ()) for m in _FASTER)
+        and (packing != "half" or Layout(f).padding)  # those are longer than any that is wanted
+    )
     for packing in ("pair", "half", "complex")
 }
 """The plans that this kernel runs: those that no faster one does."""
 FACTORS = ALL
 """The factors that it takes."""
+_ALL = frozenset(ALL)
 
 
 @dataclass(frozen=True)
@@ -152,7 +183,7 @@ class Spec:
     def matrices(self) -> dict[int, int]:
         """Words of each factor, by size: of stages before the last, and of the last one under its negative."""
         sizes = sorted((*dict.fromkeys(self.factors[:-1]), -self.factors[-1]), key=abs)
-        return {factor: 2 * factor * factor for factor in sizes}
+        return {factor: 128 * tiles_of(abs(factor)) * stored_tiles(abs(factor)) for factor in sizes}
 
     @property
     def constant_places(self) -> dict[int, int]:
@@ -166,15 +197,34 @@ class Spec:
         return sum(words for factor, words in self.matrices.items() if factor not in self.cached)
 
     @property
-    def table_places(self) -> tuple[int, ...]:
-        """Where each stage's twiddles begin in the buffer of tables, and what follows them."""
-        sizes = (prod(self.factors[i:]) for i in range(len(self.factors) - 1))
-        return tuple(accumulate(sizes, initial=0))
+    def table_places(self) -> dict[str, int]:
+        """Where twiddles begin in the buffer of tables: of strips forward, by stage, of middle ones back, of units.
+
+        And where the places of units begin, which follow.
+        """
+        first, *middle, last = self.factors
+        row = prod(middle) * last
+        sizes = {"first": 8 * tiles_of(first) * row}
+        if middle:
+            sizes |= {"middle": row, "back": self.points}
+        sizes |= {"last": self.factors[-2] * last}
+        return dict(zip((*sizes, "places"), accumulate(sizes.values(), initial=0), strict=True))
+
+    @property
+    def one_table(self) -> tuple[bool, bool]:
+        """Whether all strips of the middle stage have the same twiddles forward, and all units; lanes keep those."""
+        *first, before, last = self.factors
+        return bool(first) and last == 16 and before <= HELD, bool(first) and before == 16 and not self.half
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         return 4 * (self.layout.exchange_words + self.shared_words)
+
+
+def stored_tiles(factor: int) -> int:
+    """Contraction tiles of a factor as its operand has them: two are read together."""
+    return tiles_of(factor) + tiles_of(factor) % 2
 
 
 def make_spec(
@@ -193,13 +243,14 @@ def make_spec(
 
     Raises ``ValueError`` when this kernel cannot run the plan.
     """
-    if plan.factors not in ALL:
+    if plan.factors not in _ALL:
         raise ValueError(f"plan: factors {plan.factors} are not for this kernel; accepted are {ACCEPTED}")
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     row = plan.n // plan.factors[0]
     rows_in, rows_out = (8 * -(-length // (8 * row)) for length in (signal, wanted))
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
+    guarded |= plan.factors[0] % 8 > 0  # what fills the first factor up lies beyond the sequence
     spec = Spec(
         plan.factors, dtype, rows_in, rows_out, plan.packing, halves, guarded, pregate, postgate, scaled
     )
@@ -215,26 +266,26 @@ def strips(spec: Spec) -> tuple[int, ...]:
 
 
 def _most_warps(spec: Spec) -> int:
-    """Warps that an SM's registers should hold: factors of 16 want 80 a thread, up to 64 128, larger ones 255.
+    """Warps that an SM's registers should hold: factors of 16 want 80 a thread, to 32 128, to 96 168, larger ones 255.
 
     A thread holds a strip's points, or a unit's before and after the last stage. Measured on an H200.
     """
     held = max(*spec.factors[:-1], 2 * spec.factors[-1])
-    return 24 if held <= 32 and max(spec.factors) <= 16 else 16 if held <= 64 else 8
+    if held > 32:
+        return 12 if held <= 96 else 8
+    return 24 if max(spec.factors) <= 16 else 16
 
 
 def _warps(spec: Spec) -> int:
-    """Warps of a block: enough that blocks side by side fill an SM's registers, and as few idle ones as can be."""
-    most = _most_warps(spec)
-    blocks = max(1, min(most, LARGEST_SHARED_BYTES // (spec.shared_bytes + 1024)))
-    least = -(-most // blocks)
+    """Warps of a block: blocks side by side fill an SM's registers, and few warps are idle."""
+    most, fit = _most_warps(spec), LARGEST_SHARED_BYTES // (spec.shared_bytes + 1024)
 
-    def idle(warps: int) -> float:
-        return sum(
-            -(-count // warps) * warps * f for count, f in zip(strips(spec), spec.factors, strict=True)
-        )
+    def time(warps: int) -> float:
+        rounds = (-(-count // warps) for count in strips(spec))
+        resident = warps * max(1, min(most // warps, fit))
+        return sum(n * warps * f for n, f in zip(rounds, spec.factors, strict=True)) / resident
 
-    return min(range(least, min(most, 2 * least) + 1), key=lambda warps: (idle(warps), warps))
+    return min(range(1, most + 1), key=lambda warps: (time(warps), warps))
 
 
 def min_blocks(spec: Spec) -> int:

@@ -4,57 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.any_spec import HELD, Spec, strips
+from kernels_numba.any_spec import HELD, LATE, Spec, stored_tiles, strips, tiles_of
 
 
 class Stage:
     """A stage before the last: where its strips lie, and its operations."""
 
     def __init__(self, tile: Any, spec: Spec, i: int) -> None:
-        factors, strides, steps = spec.factors, spec.layout.strides, spec.layout.steps
-        self.factor, self.stride, self.step = factors[i], strides[i], steps[i]
+        self.factor, self.stride = spec.factors[i], spec.layout.strides[i]
         self.strips = strips(spec)[i]
-        # A strip is 16 columns of one row; rows are those of the other index, where there is one.
-        other = 1 - i if len(factors) > 2 else None
-        self.rows_apart = 0 if other is None else strides[other]
-        self.rows_in_table = steps[1] if other == 1 else 0
-        stored = self.factor // 8
+        tiles, self.stored = tiles_of(self.factor), stored_tiles(self.factor)
         shared = self.factor not in spec.cached
         self.held = shared and self.factor <= HELD
         self.at = spec.constant_places[self.factor] + (spec.layout.exchange_words if shared else 0)
-        live, kept = (spec.rows_in, spec.rows_out) if i == 0 else (self.factor, self.factor)
-        self.in_tiles, self.all_tiles = live // 8, stored
-        self.chunk, self.chunk_out = _chunk(stored), _chunk(kept // 8)
-        self.turns, self.turns_out = stored // self.chunk, kept // 8 // self.chunk_out
-        self.next_chunk, self.next_out = (128 * stored * n for n in (self.chunk, self.chunk_out))
+        live, kept = (spec.rows_in // 8, spec.rows_out // 8) if i == 0 else (tiles, tiles)
+        self.in_tiles, self.late = live, 8 * live > LATE
+        self.chunk, self.chunk_out = _chunk(tiles), _chunk(kept)
+        self.turns, self.turns_out = tiles // self.chunk, kept // self.chunk_out
+        self.next_chunk, self.next_out = (128 * self.stored * n for n in (self.chunk, self.chunk_out))
+        self.next_strip = 128 * tiles
+        """Words of twiddles of a strip."""
 
         def operations(chunk: int, k_tiles: int) -> tuple[Any, Any, Any]:
-            """To hold a factor, to multiply by one that is held, and by one that is not."""
-            pieces = tuple(
-                (0, 128 * (m * stored + k), tuple(range(4 * (m * k_tiles + k), 4 * (m * k_tiles + k) + 4)))
-                for m in range(chunk)
+            """To take what a product needs of a held factor, and to multiply by that, and by one that is not held."""
+            order = (
+                2 * (n * self.stored + k) + r
                 for k in range(k_tiles)
+                for n in range(2 * chunk)
+                for r in range(2)
             )
             return (
-                tile.load_pieces(pieces, 4 * chunk * k_tiles),
-                tile.mma(chunk, 2, k_tiles),
-                tile.rows_product(chunk, 2, k_tiles, stored=stored, shared=shared),
+                tile.select(tuple(order) if self.held else (0,)),
+                tile.mma(1, 2 * chunk, k_tiles),
+                tile.columns_product(2 * chunk, k_tiles, stored=self.stored, shared=shared),
             )
 
-        self.forward, self.inverse = operations(self.chunk, live // 8), operations(self.chunk_out, stored)
-        self.get = tile.load_pieces(
-            tuple(
-                (0, (8 * k + r) * self.stride, (4 * k + r, 4 * k + 2 + r))
-                for k in range(stored)
-                for r in range(2)
-            ),
-            4 * stored,
-        )
-        self.put = tile.store_shared_pieces(
-            tuple((0, 8 * m * self.stride, tuple(range(4 * m, 4 * m + 4))) for m in range(self.chunk))
-        )
+        self.hold = tile.load_shared(4 * tiles * self.stored, 4)
+        self.forward, self.inverse = operations(self.chunk, live), operations(self.chunk_out, tiles)
+        self.get = tile.load_pieces(points_read(self.stride, tiles), 4 * tiles)
+        self.put = tile.store_shared_pieces(points_read(self.stride, self.chunk))
         self.load_table = tile.load_global(4 * self.chunk, 4)
-        self.turn = tile.multiply_words(words_of_rows(self.chunk))
+        self.turn = tile.turn_words(words_of_columns(self.chunk))
 
 
 def _chunk(tiles: int) -> int:
@@ -62,38 +52,26 @@ def _chunk(tiles: int) -> int:
     return tiles if tiles <= HELD // 8 else 2 - tiles % 2
 
 
-def words_of_rows(tiles: int) -> tuple[tuple[int, int], ...]:
-    """Accumulators (real part, imaginary part) of a lane's four neighbouring columns, of each tile of eight outputs."""
+def points_read(stride: int, tiles: int) -> Any:
+    """A lane's two columns of the points 2 t and 2 t + 1 of each eight: two words a piece."""
     return tuple(
-        (8 * m + 2 * (column % 2) + column // 2, 8 * m + 4 + 2 * (column % 2) + column // 2)
-        for m in range(tiles)
-        for column in range(4)
+        (0, (8 * k + r) * stride, (4 * k + 2 * r, 4 * k + 2 * r + 1)) for k in range(tiles) for r in range(2)
     )
 
 
-def input_pieces(spec: Spec, k_tiles: int) -> Any:
-    """A lane's two columns of rows 2 t and 2 t + 1 of eight: a register of one sequence, or two complex words.
+def words_of_columns(tiles: int) -> tuple[tuple[int, int], ...]:
+    """Accumulators (real part, imaginary part) of the same points, in the same order."""
+    count = 2 * tiles
+    return tuple((2 * (y * count + n), 2 * (y * count + n) + 1) for n in range(count) for y in range(2))
 
-    Those are in the order of a B operand, (tile of rows, column, r).
-    """
+
+def sample_pieces(spec: Spec, tiles: int, first: int = 0) -> Any:
+    """The samples of `points_read`, from register ``first`` on: one of a sequence, or two complex words."""
     unit, q = (2 if spec.single else 1), spec.layout.steps[0]
     return tuple(
-        (
-            0,
-            unit * (8 * k + r) * q,
-            (4 * k + r, 4 * k + 2 + r) if spec.single else (2 * k + r,),
-        )
-        for k in range(k_tiles)
+        (0, unit * (8 * k + r) * q, tuple(range(first + unit * (2 * k + r), first + unit * (2 * k + r + 1))))
+        for k in range(tiles)
         for r in range(2)
-    )
-
-
-def output_pieces(spec: Spec, tiles: int, first: int) -> Any:
-    """A lane's four columns of each eighth row: two registers of a sequence from ``first`` on, or four words."""
-    unit, q = (2 if spec.single else 1), spec.layout.steps[0]
-    width = 2 * unit
-    return tuple(
-        (0, unit * 8 * m * q, tuple(range(first + width * m, first + width * (m + 1)))) for m in range(tiles)
     )
 
 
@@ -102,7 +80,7 @@ def output_order(spec: Spec, tiles: int) -> tuple[int, ...]:
 
     Their parts are exchanged: what is called imaginary is the real part.
     """
-    parts = words_of_rows(tiles)
+    parts = words_of_columns(tiles)
     if spec.single:
         return tuple(i for im, re in parts for i in (re, im))
     return (*(re for _, re in parts), *(im for im, _ in parts))

@@ -15,12 +15,23 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from kernels_numba import fused_any, fused_block, fused_deep, fused_float, fused_group, fused_warp
+from kernels_numba import (
+    fused_any,
+    fused_block,
+    fused_deep,
+    fused_float,
+    fused_group,
+    fused_rounds,
+    fused_warp,
+)
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan, format_factors
 
 FAMILIES: tuple[ModuleType, ...] = (fused_warp, fused_group, fused_block, fused_deep, fused_any)
 """For fp16 and bf16."""
+
+FLOAT_FAMILIES: tuple[ModuleType, ...] = (fused_float, fused_rounds)
+"""For fp32 and complex64."""
 
 FLOAT_TYPES = ("fp32", "complex64")
 
@@ -74,17 +85,18 @@ COMPLEX_FACTORS: dict[int, tuple[int, ...]] = {
 
 
 def families(dtype: str = "fp16") -> tuple[ModuleType, ...]:
-    """The families for sequences of a dtype: fp32 and complex64 have one, for every order."""
-    return (fused_float,) if dtype in FLOAT_TYPES else FAMILIES
+    """The families for sequences of a dtype, for every order."""
+    return FLOAT_FAMILIES if dtype in FLOAT_TYPES else FAMILIES
 
 
 def default_factors(dtype: str = "fp16", *, complex_data: bool = False) -> dict[int, tuple[int, ...]]:
     """By transform length, the factors that are best for a dtype (of products; of complex sequences too)."""
-    found: dict[int, tuple[int, ...]] = fused_float.DEFAULT_FACTORS
+    found: dict[int, tuple[int, ...]] = {**fused_float.DEFAULT_FACTORS, **fused_rounds.DEFAULT_FACTORS}
     if complex_data and dtype not in FLOAT_TYPES:
         return COMPLEX_FACTORS
     if dtype == "complex64":
-        return {n: factors for n, factors in found.items() if prod(factors) == n}
+        whole = {n: factors for n, factors in found.items() if prod(factors) == n}
+        return whole | {prod(factors): factors for factors in fused_rounds.DEFAULT_FACTORS.values()}
     return found if dtype == "fp32" else DEFAULT_FACTORS
 
 

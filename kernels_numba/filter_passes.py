@@ -20,7 +20,7 @@ ROOT_OF_TWO = np.nextafter(np.float32(2**0.5), np.float32(2))
 
 @dataclass(frozen=True)
 class Spec:
-    """One kernel: ``kind`` is "first", "next", "end", "peak", "scale" or "last".
+    """One kernel: ``kind`` is "first", "sums", "next", "end", "peak", "scale" or "last".
 
     ``radix``: of a pass. ``taps``: the filter's type. ``dtype``: the spectrum's.
     """
@@ -45,6 +45,7 @@ class Spec:
         wide = "_fp64" if self.double else ""
         detail = {
             "first": f"_r{self.radix}_of_{self.taps}{wide}",
+            "sums": f"_r{self.radix}_of_{self.taps}{wide}",
             "next": f"_r{self.radix}{wide}",
             "end": f"_r{self.radix}{'_peaks' * self.peaks}",
             "peak": "",
@@ -67,6 +68,7 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile``."""
     makers = {
         "first": _build_first,
+        "sums": _build_sums,
         "next": _build_next,
         "end": _build_end,
         "peak": _build_peak,
@@ -111,6 +113,52 @@ def _build_first(tile: Any, spec: Spec) -> Any:
         store(
             points, int64(row) * (radix * step) + column, step, valid, turn(dft(x), table, 4 * column, step)
         )
+
+    return kernel
+
+
+def _build_sums(tile: Any, spec: Spec) -> Any:
+    """Taps to points after the first pass of a large prime, a point a lane: sum_q x[q step + column] w^(q k), turned.
+
+    Arguments: as `_build_first`, with ``roots`` [r, 2], the powers of w, before ``points``; then the points in all.
+    """
+    radix, double = spec.radix, spec.double
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    words = 4 if double else 2  # of a root
+    load, load_root = tile.load_taps(1, spec.taps, double=double), tile.load_global(words, words)
+    weigh, zeros, join = tile.weigh(1, double=double), tile.zeros(2, double=double), tile.join
+    turn, store = tile.multiply_strided(1, double=double), tile.store_strided(1, double=double)
+
+    def kernel(taps, places, table, roots, points, count, step, row_taps):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        valid = index < count
+        now = small(index * valid)
+        row = small(divide(now, radix * step))
+        place = small(now - row * (radix * step))
+        k = small(divide(place, step))
+        column = small(place - k * step)
+        source = int64(row) * row_taps
+        total = zeros()
+        q = small(0)
+        power = small(0 * k)
+        while q < radix:
+            at = small(column + q * step)
+            x = join(
+                load(taps, source, places, at, step), load(taps, source, places, radix * step + at, step)
+            )
+            total = weigh(total, x, load_root(roots, words * power, 1))
+            power = small(power + k)
+            power = small(power - radix * (power >= radix))
+            q = small(q + 1)
+        at = small(4 * ((k >> 1) * step + column) + 2 * (k & 1))
+        store(points, int64(now), 1, valid, turn(total, table, at, step))
 
     return kernel
 
@@ -334,13 +382,14 @@ def family(spec: Spec) -> Any:
     inner = "DOUBLES" if spec.double else "FLOATS"
     pointers = {
         "first": (taps, "WORDS", inner, inner),
+        "sums": (taps, "WORDS", inner, "WORDS", inner),
         "next": (inner,) * 4,
         "end": ("FLOATS",) * 2,
         "peak": (inner,) * 3 + ("FLOATS",),
         "scale": ("FLOATS",) * 4,
         "last": (inner, "WORDS", inner, "FLOATS" if spec.double else "HALVES", "FLOATS"),
     }[spec.kind]
-    scalars = {"first": 3, "next": 3, "end": 0, "peak": 3, "scale": 1, "last": 5}[spec.kind]
+    scalars = {"first": 3, "sums": 3, "next": 3, "end": 0, "peak": 3, "scale": 1, "last": 5}[spec.kind]
     return SimpleNamespace(
         __name__=__name__,
         build=build,

@@ -4,6 +4,7 @@ A filter's N samples on its circle are P = N / 2 complex points, of two neighbou
 in place, once for each factor (decimation in frequency, as in `fused_float.py`):
 
     first    taps, placed on the circle -> their points, radix r1, times twiddles
+    sums     the same of a prime r1 that no thread's registers hold: each point is a sum over taps
     next     a later one, radix 32 at most, times twiddles; as often as there are factors left
     end      the last one where rows are whole blocks, which also finds the largest magnitude of each block's points
     peak     the largest magnitude of each piece of a channel's points, where the last pass has not found it
@@ -40,11 +41,27 @@ from monarch.index import natural_order_of
 WORKSPACE_BYTES = 256 * 2**20
 RADICES = (*range(2, 17), 24, 32)
 """That a thread transforms in its registers."""
+LARGEST_SUM = 256
+"""A first factor that is none of these is done by sums, up to this."""
 
 
 @cache
 def factors_of(n: int, largest: int) -> tuple[int, ...]:
-    """Radices of the passes over n points: as few as can be, of those the least, smaller ones first."""
+    """Radices of the passes over n points: as few as can be, of those the least, smaller ones first.
+
+    Before them the product of the prime factors that no radix has, if there are any.
+    """
+    known = n
+    for prime in (2, 3, 5, 7, 11, 13):
+        while known % prime == 0:
+            known //= prime
+    if known > LARGEST_SUM:
+        raise ValueError(
+            f"a transform of {n} points leaves {known} when prime factors up to 13 are taken out, and filters are "
+            f"transformed up to {LARGEST_SUM}"
+        )
+    if known > 1:
+        return (known, *factors_of(n // known, largest)) if known < n else (known,)
     radices = [r for r in RADICES if n % r == 0 and r <= largest]
 
     def lists(left: int, count: int, least: int) -> Iterator[tuple[int, ...]]:
@@ -60,7 +77,7 @@ def factors_of(n: int, largest: int) -> tuple[int, ...]:
         found = min(lists(n, count, 2), key=lambda f: (max(f), f), default=None)
         if found:
             return found
-    raise ValueError(f"a transform of {n} points has a prime factor above {RADICES[-3]}")
+    raise AssertionError(f"{n} points have no factors up to {largest}")
 
 
 def largest_radix(dtype: str) -> int:
@@ -131,6 +148,10 @@ def all_tables(
     if both:
         found |= {f"{name}2": x for name, x in tables_of_positions(at, -order % n, phase, dtype).items()}
     numbered = {"numbers": numbers.reshape(-1, 2).T.copy(), "table": tables(n // 2, dtype, largest)[0]}
+    radix = factors_of(n // 2, largest)[0]
+    if radix not in RADICES:
+        roots = np.exp(-2j * np.pi * np.arange(radix) / radix)
+        numbered["roots"] = roots.astype(np.complex128 if dtype == "fp32" else np.complex64).view(np.int32)
     return numbered | found
 
 
@@ -181,8 +202,12 @@ def jobs(
         step //= radix
         butterflies = rows * (points // radix)
         grid = -(-butterflies // THREADS)
-        if i == 0:
-            names: tuple[str, ...] = ("taps", "numbers", "table", "points")
+        if radix not in RADICES:
+            names: tuple[str, ...] = ("taps", "numbers", "table", "roots", "points")
+            sums = Spec("sums", radix, taps, inner)
+            found.append(Job(sums, -(-rows * points // THREADS), names, (rows * points, step, row_taps)))
+        elif i == 0:
+            names = ("taps", "numbers", "table", "points")
             found.append(Job(Spec("first", radix, taps, inner), grid, names, (butterflies, step, row_taps)))
         elif step == 1 and dtype != "fp32" and in_blocks(points, radix):
             found.append(Job(Spec("end", radix, dtype=inner, peaks=True), grid, ("points", "peaks"), ()))

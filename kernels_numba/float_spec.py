@@ -78,6 +78,19 @@ class Stage:
     """and of which of the q they are; see `tables`."""
 
 
+def stages_of(factors: tuple[int, ...], groups: dict[int, int]) -> tuple[Stage, ...]:
+    """Stages of a list of factors, with so many butterflies a thread by radix."""
+    found, table = [], 0
+    for i, radix in enumerate(factors):
+        step = prod(factors[i + 1 :])
+        exponents = tuple(range(radix))
+        if radix * step >= SPLIT_POINTS and radix % 4 == 0:
+            exponents = (1, 2, 3, *range(4, radix, 4))
+        found.append(Stage(radix, step, groups[radix], table, exponents))
+        table += 2 * (len(exponents) + len(exponents) % 2) * step if step > 1 else 0
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Shape:
     """What follows from the factors alone. Raises ``ValueError`` for factors that no thread layout suits."""
@@ -123,15 +136,7 @@ class Shape:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages, first to last."""
-        found, table = [], 0
-        for i, radix in enumerate(self.factors):
-            step = prod(self.factors[i + 1 :])
-            exponents = tuple(range(radix))
-            if radix * step >= SPLIT_POINTS and radix % 4 == 0:
-                exponents = (1, 2, 3, *range(4, radix, 4))
-            found.append(Stage(radix, step, self.held // radix, table, exponents))
-            table += 2 * (len(exponents) + len(exponents) % 2) * step if step > 1 else 0
-        return tuple(found)
+        return stages_of(self.factors, {radix: self.held // radix for radix in self.factors})
 
     def place(self, stage: Stage, butterfly: NDArray | int, q: NDArray | int) -> NDArray:
         """The point q of a butterfly."""
@@ -269,36 +274,45 @@ def make_spec(
     scaled: bool = False,
     twice: bool = False,
     shared_limit: int = LARGEST_SHARED_BYTES,
+    shape: Shape | None = None,
+    kind: type[Spec] = Spec,
 ) -> Spec:
     """The kernel for a plan. ``halves``: elements that may be accessed at once. Nothing depends on ``shared_limit``.
 
-    Raises ``ValueError`` when this kernel cannot run the plan.
+    ``shape``, ``kind``: of a kernel of another shape. Raises ``ValueError`` when this kernel cannot run the plan.
     """
     if plan.packing not in PACKINGS:
         raise ValueError(
             f"plan: packing {plan.packing!r} has no fp32 kernel; accepted are {', '.join(PACKINGS)}"
         )
-    shape, half, mirrored = shape_of(plan.factors), plan.packing != "pair", plan.packing == "half"
+    shape = shape or shape_of(plan.factors)
+    half, mirrored = plan.packing != "pair", plan.packing == "half"
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     step = shape.stages[0].step * (2 if mirrored else 1)
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
     rows_in, rows_out = -(-signal // step), -(-wanted // step)
     wide, ahead = half and halves > 1, shape.points >= AHEAD_POINTS
-    return Spec(
+    return kind(
         plan.factors, rows_in, rows_out, half, guarded, pregate, postgate, wide, ahead, mirrored, twice
     )
 
 
 @lru_cache(maxsize=64)
 def tables(factors: tuple[int, ...]) -> NDArray[np.float32]:
+    """The twiddles of a list of factors."""
+    return twiddles_of(shape_of(factors).stages)
+
+
+@lru_cache(maxsize=64)
+def twiddles_of(stages: tuple[Stage, ...]) -> NDArray[np.float32]:
     """Twiddles e^(-2 pi i q m / (r s)) of all stages but the last, each [q / 2, s, 2 of q, 2 parts]; from float64.
 
     A lane reads those of two q at once. Of a long stage only q = 1, 2, 3 and the multiples of four are kept, and
     points are multiplied by two of them: a product costs less than a read past the first-level cache.
     """
     parts = []
-    for stage in shape_of(factors).stages[:-1]:
+    for stage in stages[:-1]:
         q, m = np.array(stage.exponents), np.arange(stage.step)
         w = np.exp(-2j * np.pi * np.outer(q, m) / (stage.radix * stage.step))
         w = np.concatenate([w, np.ones((len(q) % 2, stage.step))])
@@ -337,11 +351,18 @@ def spectrum_layout(plan: Plan, dtype: str = "fp32") -> tuple[NDArray[np.intp], 
     if plan.packing != "half":
         order = order.reshape(-1, 2, shape.threads).swapaxes(1, 2).reshape(1, -1)
         return order, np.full(order.shape, 1 / shape.points, np.complex128), order.size
-    angle = np.pi * order / shape.points
+    return weights_of_halves(order, shape.points)
+
+
+def weights_of_halves(
+    order: NDArray[np.intp], points: int
+) -> tuple[NDArray[np.intp], NDArray[np.complex128], int]:
+    """Bins and weights of half-length packing, A and B of each frequency of ``order`` in turn."""
+    angle = np.pi * order / points
     a = np.stack([(1 - np.sin(angle)) / 2, (1 + np.sin(angle)) / 2])
     b = 0.5j * np.stack([np.cos(angle), -np.cos(angle)])
-    weights = np.stack([a, b], axis=-1).reshape(2, -1) / shape.points
-    bins = np.repeat(np.stack([order, order + shape.points])[..., None], 2, axis=-1).reshape(2, -1)
+    weights = np.stack([a, b], axis=-1).reshape(2, -1) / points
+    bins = np.repeat(np.stack([order, order + points])[..., None], 2, axis=-1).reshape(2, -1)
     return bins, weights.astype(np.complex128), bins.shape[1]
 
 

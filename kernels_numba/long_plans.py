@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba import fused_float
 from kernels_numba.device import LARGEST_SHARED_BYTES
-from kernels_numba.families import HOPPER, default_plans, families
+from kernels_numba.families import FAMILIES, HOPPER, default_plans
 from kernels_numba.outer_float_spec import outer_float_spec
 from kernels_numba.outer_spec import SPLITS, outer_spec
 from monarch import Plan, format_factors
@@ -106,7 +107,7 @@ def split(plan: Plan, capability: tuple[int, int] = HOPPER, products: str = "fp1
         head, rest = plan.factors[:outer], plan.factors[outer:]
         if not rest or head not in ((a, b)[:outer] for a, b in SPLITS.values() if (b > 1) == (outer == 2)):
             continue
-        for family in families(products):
+        for family in (fused_float,) if products == "fp32" else FAMILIES:
             if rest in family.PACKINGS.get(packing, ()):
                 inner = Plan(int(np.prod(rest)), rest, packing=packing)
                 if inner.n % 64 == 0 and getattr(family, "CAPABILITY", None) in (None, capability):

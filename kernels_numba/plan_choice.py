@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import monarch
+from kernels_numba import fused_float
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device
 from kernels_numba.families import (
     HOPPER,
@@ -68,6 +69,10 @@ def choose_plan(
         for n, p in default_plans(limit, capability, dtype=dtype, complex_data=complex_data).items()
         if on_chip is None or n <= on_chip
     }
+    if (
+        sequences in TYPES and dtype == "fp32"
+    ):  # have outer stages from where registers no longer hold the points
+        plans = {n: p for n, p in plans.items() if p.factors in fused_float.FACTORS}
     longer: dict[int, Plan] = {}
     if _has_long(dtype, sequences):
         shortest = max(plans, default=0) if on_chip is None else on_chip

@@ -35,6 +35,7 @@ from kernels_numba import (
     linear_realign,
     short_conv,
 )
+from kernels_numba.any_resources import any_kernels, float_kernels
 from kernels_numba.families import default_plans, family_of, runs_on
 from kernels_numba.linear_product import Choice, product
 from kernels_numba.linear_settings import FULL_TILES, default_choice
@@ -68,11 +69,11 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     Order 2: the default plans, and 32x16, in both formats, the gated and guarded kernel of 256 and of 1024 points, and
     the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
     default plans, 16x32x32 and 32x32x32, in both formats, and the same variants of the shortest. Order 4: all plans in
-    both formats, the gated and guarded kernels, and the causal one for pairs. Any factors: see `_any_factors`. fp32:
-    the default plans, and the same variants at 1024 points. Filters: the passes in fp32. Linear layers: the default
-    kernels of some shapes and M, one of each with K not a multiple of 8 and split, all tiles of the full product, and
-    the realigning copy. Convolution layers: see `_conv2d`. Long transforms: see `long_kernels`. Those that measure a
-    GPU: `_probes`. Results under two gates: see `_two_gates`.
+    both formats, the gated and guarded kernels, and the causal one for pairs. Any factors and fp32: see
+    `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
+    with K not a multiple of 8 and split, all tiles of the full product, and the realigning copy. Convolution layers:
+    see `_conv2d`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two gates:
+    see `_two_gates`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -101,18 +102,15 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
     yield from _order_4()
-    yield from _any_factors()
+    yield from any_kernels()
     yield from _gradients()
     yield from _linear()
     yield from attention_kernels()
     yield from long_kernels()
-    for plan in default_plans(dtype="fp32").values():
-        yield _kernel(plan, "fp32")
-    plan = default_plans(dtype="fp32")[1024]
-    yield _kernel(plan, "fp32", guarded=True, pregate=True, postgate=True)
-    yield _kernel(plan.with_(signal=512, wanted=512), "fp32")
+    yield from float_kernels()
     for spec in (
         filter_passes.Spec("first", 16, "fp32", "fp16"),
+        filter_passes.Spec("sums", 17, "fp32", "fp16"),
         filter_passes.Spec("next", 16, dtype="fp16"),
         filter_passes.Spec("next", 32, dtype="fp16"),
         filter_passes.Spec("end", 32, dtype="fp16", peaks=True),
@@ -169,26 +167,6 @@ def _order_4() -> Iterator[tuple[Any, Any]]:
             if packing == "pair":
                 causal = plan.with_(signal=plan.n // 2, wanted=plan.n // 2)
                 yield fused_deep, fused_deep.make_spec(causal, "fp16")
-
-
-def _any_factors() -> Iterator[tuple[Any, Any]]:
-    """Any factors: orders 2 and 3, each packing, factors read through the caches, gates, and both formats."""
-    for factors, packing, dtype in (
-        ((48, 48), "pair", "fp16"),
-        ((112, 112), "pair", "fp16"),
-        ((48, 48, 16), "pair", "bf16"),
-        ((48, 48), "half", "fp16"),
-        ((112, 16, 16), "half", "fp16"),
-    ):
-        plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
-        yield _kernel(plan, dtype)
-    yield _kernel(Plan(2304, (48, 48)), "fp16", guarded=True, pregate=True, postgate=True)
-    yield _kernel(Plan(2304, (48, 48), signal=1152, wanted=1152), "fp16")
-    for gated in (False, True):
-        family, spec = _kernel(
-            Plan(4096, (16, 16, 16), packing="complex"), "fp16", guarded=gated, pregate=gated, postgate=gated
-        )
-        yield family, replace(spec, sequences="fp32")
 
 
 def _gradients() -> Iterator[tuple[Any, Any]]:

@@ -84,7 +84,7 @@ class Case(NamedTuple):
         order = len(self.factors)
         if self.default_plan:  # which may be of a higher order than the factors drawn
             found = (default_plans(halved=halved).get(prod(self.factors)) for halved in (False, True))
-            order = max(order, *(plan.order for plan in found if plan))
+            order = max((order, *(plan.order for plan in found if plan)))
         bound = reference.fftconv_bound(order, self.dtype, gates=sum(self.gates), coherent=coherent)
         return bound if coherent else bound * scatter(prod(self.factors))
 

@@ -305,7 +305,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "deep": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16))),
     "deep-half": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16), packing="half")),
     "any": partial(convolve, *_plans((48, 48), (208, 16), (64, 48), (16, 48, 16))),
-    "any-half": partial(convolve, *_plans((80, 48), (112, 16, 16), packing="half")),
+    "any-first": partial(convolve, *_plans((17, 16, 16), (5, 16, 32), (272, 16))),
+    "any-half": partial(convolve, *_plans((80, 48), (112, 16, 16), (9, 16, 16), packing="half")),
     "any-complex": partial(
         convolve,
         *(kernels_numba.families.default_plan(n, "fp16", complex_data=True) for n in (1024, 4096)),
@@ -318,9 +319,18 @@ PARTS: dict[str, Callable[[], None]] = {
     "float-large": partial(
         convolve, *(kernels_numba.families.default_plan(n, "fp32") for n in (16384, 32768)), dtype="fp32"
     ),
-    "complex": partial(convolve, kernels_numba.families.default_plan(1024, "complex64"), dtype="complex64"),
-    "two-gates": partial(gate_twice, *_plans((32, 32), (64, 64), (16, 16, 16), (8, 8, 16, 16), (48, 48))),
-    "two-gates-float": partial(gate_twice, *_plans((4, 8, 16), (4, 16, 16)), dtype="fp32"),
+    "rounds": partial(
+        convolve, *_plans((12, 16, 16)), *_plans((20, 16, 16), (16, 8, 9, 16), packing="half"), dtype="fp32"
+    ),
+    "complex": partial(
+        convolve,
+        *(kernels_numba.families.default_plan(n, "complex64") for n in (1024, 18432)),
+        dtype="complex64",
+    ),
+    "two-gates": partial(
+        gate_twice, *_plans((32, 32), (64, 64), (16, 16, 16), (8, 8, 16, 16), (48, 48), (17, 16, 16))
+    ),
+    "two-gates-float": partial(gate_twice, *_plans((4, 8, 16), (4, 16, 16), (12, 16, 16)), dtype="fp32"),
     "filter": transform_filters,
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),

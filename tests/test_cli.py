@@ -348,7 +348,7 @@ def test_measure_knows_the_plans_it_is_asked_for(capsys, monkeypatch):
     run(capsys, "measure", "--plan", "16x8x16x16", code=4)
     for op in ("filters", "long"):
         run(capsys, "measure", "--op", op, code=4)
-    for wrong in ("272x16", "8x16x16x16", "2x2x2x2x2", "16xx16", "big"):
+    for wrong in ("16x272", "8x16x16x16", "2x2x2x2x2", "16xx16", "big"):
         _, err = run(capsys, "measure", "--plan", wrong, code=2)
         assert wrong in err
 

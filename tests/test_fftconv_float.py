@@ -14,13 +14,23 @@ from strategies import seeds, signal
 import kernels_numba
 import monarch
 import reference
-from kernels_numba import FFTConv, families, float_spec, fused_float, prepare_filter
+from kernels_numba import (
+    FFTConv,
+    families,
+    float_spec,
+    fused_float,
+    fused_rounds,
+    prepare_filter,
+    rounds_spec,
+)
 from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.plan_choice import choose_plan
 from monarch import Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
 
 SHORT = tuple(f for f in fused_float.FACTORS if prod(f) <= 1024)
+ROUNDS = tuple(f for f in fused_rounds.FACTORS if prod(f) <= 6000)
 
 
 def single(x: NDArray) -> NDArray[np.float32]:
@@ -76,8 +86,8 @@ def plan_of(factors: tuple[int, ...], packing: str = "pair") -> Plan:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    plan = plan_of(draw(st.sampled_from(SHORT), label="factors"), draw(st.sampled_from(("pair", "half"))))
+def cases(draw: st.DrawFn, lists: tuple[tuple[int, ...], ...] = SHORT) -> Case:
+    plan = plan_of(draw(st.sampled_from(lists), label="factors"), draw(st.sampled_from(("pair", "half"))))
     n = plan.n
     mode = draw(st.sampled_from(monarch.MODES), label="mode")
     if mode == "circular":
@@ -122,8 +132,23 @@ def test_within_the_bound_of_the_reference(case: Case) -> None:
     case.check(y, u, k, gates)
 
 
+@settings(max_examples=12)
+@given(cases(ROUNDS))
+@example(Case(plan_of((12, 16, 16), "half"), "causal", 3071, 3000, batch=3, gates=(True, True), offset=1))
+@example(Case(plan_of((20, 16, 16)), "two-sided", 2500, 77, batch=3, gates=(True, False)))
+def test_points_in_shared_memory_within_the_bound(case: Case) -> None:
+    """Transforms whose threads do their butterflies in rounds."""
+    u, k, gates = case.data()
+    y = kernels_numba.fftconv(u, k, mode=case.mode, plan=case.plan, **gates)
+    case.check(y, u, k, gates)
+
+
 @pytest.mark.parametrize("packing", ["pair", "half"])
-@pytest.mark.parametrize("factors", fused_float.FACTORS, ids=monarch.format_factors)
+@pytest.mark.parametrize(
+    "factors",
+    [*fused_float.FACTORS, (16, 8, 9, 16), (16, 8, 12, 16), (16, 16, 8, 14)],
+    ids=monarch.format_factors,
+)
 def test_every_list_of_factors(factors: tuple[int, ...], packing: str) -> None:
     plan = plan_of(factors, packing)
     case = Case(plan, "circular", plan.n, plan.n, batch=1)
@@ -258,17 +283,32 @@ def test_wide_access_only_where_it_is_aligned() -> None:
         assert FFTConv(spectrum, batch=1).spec(low_bits).wide == wide
 
 
-@pytest.mark.parametrize("capacity", [99, 163, 227])
-def test_default_plans(capacity: int) -> None:
+@pytest.mark.parametrize(("capacity", "longest"), [(99, 16384), (163, 36864), (227, 57344)])
+def test_default_plans(capacity: int, longest: int) -> None:
     """Every power of two that a block's shared memory allows; one sequence where a pair does not fit."""
     plans = families.default_plans(capacity * 1024, dtype="fp32")
-    most = 16384 if capacity == 99 else 32768
-    assert {2**i for i in range(8, most.bit_length())} <= set(plans) and max(plans) == most
+    assert {2**i for i in range(8, 16) if 2**i <= longest} <= set(plans) and max(plans) == longest
     for n, plan in plans.items():
-        assert plan.n == n and families.family_of(plan, "fp32") is fused_float
-        assert fused_float.make_spec(plan).shared_bytes <= capacity * 1024
-    assert plans[most].packing == "half" and plans[4096].packing == "pair"
-    assert families.default_plan(most, "fp32").packing == ("pair" if most == 16384 else "half")
+        family = families.family_of(plan, "fp32")
+        assert plan.n == n and family is (fused_float if n <= 32768 else fused_rounds)
+        assert family.make_spec(plan).shared_bytes <= capacity * 1024
+    assert plans[longest].packing == "half" and plans[4096].packing == "pair"
+    whole = families.default_plans(dtype="complex64")
+    assert max(whole) == 28672 and {plan.packing for plan in whole.values()} == {"complex"}
+
+
+def test_which_lengths_have_outer_stages() -> None:
+    """fp32 sequences beyond what shared memory holds; halves that are multiplied in fp32 beyond what registers hold."""
+    here = kernels_numba.device()
+    for sequences, n, expected in (
+        ("fp32", 49152, False),
+        ("fp32", 65536, True),
+        ("fp16", 49152, True),
+        ("fp16", 65536, True),
+    ):
+        how = {"plan": None, "dtype": "fp32", "sequences": sequences}
+        plan, outer = choose_plan("circular", n, 9, where=here, **how)
+        assert plan.n == n and outer == expected, (sequences, plan)
 
 
 def test_shapes() -> None:
@@ -285,6 +325,40 @@ def test_shapes() -> None:
         assert places.max() < shape.padding[2]
         assert shape.threads * shape.held == shape.points
         assert 8 * shape.together * shape.padding[2] <= LARGEST_SHARED_BYTES
+
+
+def test_shapes_in_shared_memory() -> None:
+    """Every stage's butterflies hold every point once, at constant distances; conflicts where nothing else fits."""
+    for factors in fused_rounds.FACTORS:
+        shape = rounds_spec.shape_of(factors)
+        for stage in shape.stages:
+            butterfly = np.arange(shape.points // stage.radix)
+            constants = np.array(shape.constants(stage, stage.radix))
+            points = shape.place(stage, butterfly, 0)[:, None] + constants
+            assert sorted(points.reshape(-1)) == list(range(shape.points))
+            first = shape.at(points[:, :1])
+            assert (shape.at(points) == first + shape.at(constants)).all()
+            assert butterfly.size % 32 == 0
+        assert 8 * shape.padding[2] <= LARGEST_SHARED_BYTES and shape.padding[2] >= shape.at(shape.points - 1)
+        assert (shape._conflicts(*shape.padding) == 0) == (factors != (16, 16, 8, 14))
+        rows = rounds_spec.pairs_of_rows(factors)
+        assert sorted(rows.reshape(-1)) == list(range(shape.points // factors[-1]))
+
+
+@pytest.mark.parametrize(
+    ("factors", "why"),
+    [
+        ((16, 16), "3 or 4 factors"),
+        ((40, 16, 16), "factors to 32"),
+        ((16, 16, 32), "an even one to 16"),
+        ((16, 16, 16, 7), "an even one to 16"),
+        ((5, 6, 4), "do not fill warps"),
+        ((16, 16, 8, 16), "32768 points of 8 bytes do not fit into 232448 bytes"),
+    ],
+)
+def test_factors_that_do_not_fit_into_shared_memory(factors: tuple[int, ...], why: str) -> None:
+    with pytest.raises(ValueError, match=f"^plan: the fp32 kernel cannot run .*{why}"):
+        rounds_spec.Shape(factors)
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------

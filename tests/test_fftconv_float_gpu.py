@@ -9,7 +9,7 @@ from convolutions import filters, scatter
 from hardware import HALF
 from hypothesis import example, given, settings
 from numpy.typing import NDArray
-from test_fftconv_float import PAIR, Case, cases, noise, plan_of
+from test_fftconv_float import PAIR, ROUNDS, Case, cases, noise, plan_of
 
 import kernels_numba
 import reference
@@ -59,6 +59,13 @@ def test_within_the_bound_of_the_reference(case: Case) -> None:
     assert y is out
     case.check(y.cpu().numpy(), u, k, gates)
     assert (x.cpu().numpy() == u).all()
+
+
+@settings(max_examples=20)
+@given(cases(ROUNDS))
+@example(Case(plan_of((12, 16, 16), "half"), "causal", 3071, 3000, batch=3, gates=(True, True), offset=1))
+def test_points_in_shared_memory_within_the_bound(case: Case) -> None:
+    test_within_the_bound_of_the_reference.hypothesis.inner_test(case)
 
 
 VARIANTS: dict[str, tuple[str, float, tuple[bool, bool]]] = {

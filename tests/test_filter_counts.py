@@ -24,6 +24,7 @@ PLANS = (
     Plan(2048, (8, 16, 16)),
     Plan(512, (16, 16), packing="half"),
     Plan(8192, (16, 16, 32)),
+    Plan(4352, (17, 16, 16)),
 )
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 
@@ -45,7 +46,7 @@ def arrays_of(k: NDArray, rows: int) -> dict[str, NDArray]:
 
 @settings(max_examples=25)
 @given(
-    which=st.integers(0, len(PLANS) - 1),
+    which=st.integers(0, len(PLANS) - 2),  # the last one takes long
     dtype=st.sampled_from(("fp16", "bf16", "fp32")),
     kind=st.sampled_from(tuple(TYPES)),
     rows=st.integers(1, 3),
@@ -54,6 +55,8 @@ def arrays_of(k: NDArray, rows: int) -> dict[str, NDArray]:
 @example(which=0, dtype="fp32", kind="fp64", rows=3, part=1.0)
 @example(which=4, dtype="fp16", kind="fp32", rows=1, part=0.3)
 @example(which=5, dtype="fp16", kind="fp32", rows=3, part=0.7)
+@example(which=6, dtype="fp16", kind="fp32", rows=2, part=0.2)
+@example(which=6, dtype="fp32", kind="fp64", rows=1, part=0.1)
 def test_passes(which: int, dtype: str, kind: str, rows: int, part: float) -> None:
     plan = PLANS[which]
     n, taps = plan.n, max(1, int(part * plan.n))

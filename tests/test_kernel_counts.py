@@ -9,7 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import any_counts, block_counts, deep_counts, float_counts, group_counts, kernel_counts
+from costmodel import (
+    any_counts,
+    block_counts,
+    deep_counts,
+    float_counts,
+    group_counts,
+    kernel_counts,
+    rounds_counts,
+)
 from kernels_numba import (
     FFTConv,
     any_spec,
@@ -19,6 +27,7 @@ from kernels_numba import (
     fused_deep,
     fused_float,
     fused_group,
+    fused_rounds,
     fused_warp,
     prepare_filter,
 )
@@ -392,8 +401,13 @@ ANY_LISTS = st.sampled_from(
 @example(((80, 48), "half"), "bf16", 2, 1, 0.5, (True, True), 1, 1e4)
 @example(((16, 16, 16), "complex"), "fp16", 2, 1, 0.4, (True, True), 1, 1e4)
 @example(((256, 16), "pair"), "fp16", 1, 1, 0.5, (False, True), 1, 1.0)
+@example(((17, 16, 16), "pair"), "fp16", 3, 2, 1.0, (True, True), 2, 1.0)
+@example(((9, 16, 32), "half"), "fp16", 2, 1, 0.3, (False, True), 1, 1.0)
+@example(((272, 16), "complex"), "fp16", 1, 1, 0.5, (True, False), 1, 1.0)
+@example(((16, 48, 16), "pair"), "fp16", 2, 1, 0.4, (True, False), 1, 1.0)
+@example(((24, 16, 32), "pair"), "bf16", 1, 1, 1.0, (False, False), 1, 1e4)
 def test_any_counts_equal_the_counters(kind, dtype, batch, channels, part, gates, blocks, size):
-    """Any multiples of 16, with every packing; complex sequences are of float32."""
+    """Any first factor, with every packing; complex sequences are of float32."""
     factors, packing = kind
     n = prod(factors) * (2 if packing == "half" else 1)
     length = max(1, int(part * n))
@@ -411,6 +425,8 @@ def test_any_counts_equal_the_counters(kind, dtype, batch, channels, part, gates
         cached=spec.cached,
         held=any_spec.HELD,
         held_last=any_spec.HELD_LAST,
+        one_table=spec.one_table,
+        padding=spec.layout.padding,
         packing=packing,
         item_bytes=4 if packing == "complex" else 2,
         pregate=gates[0],
@@ -538,24 +554,24 @@ def float_case(factors, half, batch, channels, length, gates, blocks):
     _, counters = convolve.run_cpu(data[0], pregate=pregate, postgate=postgate, blocks=blocks)
     counted = flat(counters)
     spec = convolve.spec(pregate=gates[0], postgate=gates[1])
-    grid, turns = convolve.grid(fused_float.workers(spec), blocks)
+    grid, turns = convolve.grid(convolve.family.workers(spec), blocks)
     assert counted.pop("blocks") == grid and counted.pop("warps") == grid * spec.warps
-    expected = float_counts.totals(
-        factors,
-        spec.rows_in,
-        spec.rows_out,
-        half=half,
-        together=spec.shape.together,
-        padding=spec.shape.padding,
-        batch=batch,
-        channels=channels,
-        length=length,
-        guarded=spec.guarded,
-        blocks=grid,
-        turns=turns,
-        pregate=gates[0],
-        postgate=gates[1],
-    )
+    case = {"half": half, "batch": batch, "channels": channels, "length": length}
+    case |= {"pregate": gates[0], "postgate": gates[1]}
+    if convolve.family is fused_rounds:
+        expected = rounds_counts.totals(factors, spec.rows_in, spec.rows_out, **case)
+    else:
+        expected = float_counts.totals(
+            factors,
+            spec.rows_in,
+            spec.rows_out,
+            together=spec.shape.together,
+            padding=spec.shape.padding,
+            guarded=spec.guarded,
+            blocks=grid,
+            turns=turns,
+            **case,
+        )
     check(expected, counted)
 
 
@@ -577,11 +593,37 @@ def test_float_counts_equal_the_counters(factors, half, batch, channels, part, g
     float_case(factors, half, batch, channels, length, gates, blocks)
 
 
+@settings(max_examples=8)
+@given(
+    factors=st.sampled_from([f for f in fused_rounds.FACTORS if prod(f) <= 6000]),
+    half=st.booleans(),
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 2),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    blocks=st.integers(1, 3),
+)
+@example(factors=(20, 16, 16), half=True, batch=3, channels=1, part=1.0, gates=(True, True), blocks=2)
+def test_rounds_counts_equal_the_counters(factors, half, batch, channels, part, gates, blocks):
+    """The same of transforms whose points stay in shared memory."""
+    length = max(1, int(part * prod(factors) * (2 if half else 1)))
+    float_case(factors, half, batch, channels, length, gates, blocks)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("factors", [(16, 8, 11, 16), (16, 16, 8, 14)])
+def test_rounds_counts_of_long_lists(factors, half):
+    """Of order 4, with bank conflicts and without."""
+    n = prod(factors) * (2 if half else 1)
+    float_case(factors, half, 1, 1, n // 2, (False, False), 1)
+
+
+@pytest.mark.parametrize("factors", [(4, 16, 16), (12, 16, 16)])
 @pytest.mark.parametrize("packing", ["pair", "half", "complex"])
-def test_the_model_counts_what_the_fp32_kernel_does(packing):
+def test_the_model_counts_what_the_fp32_kernel_does(packing, factors):
     """What a prediction rests on is what the CPU body counts."""
-    n = 2048 if packing == "half" else 1024
-    plan = Plan(n, (4, 16, 16), packing=packing)
+    n = prod(factors) * (2 if packing == "half" else 1)
+    plan = Plan(n, factors, packing=packing)
     rng = np.random.default_rng(0)
     signal = rng.standard_normal((4, 3, n)).astype(np.float32)
     filters = rng.standard_normal((3, n))
@@ -596,10 +638,10 @@ def test_the_model_counts_what_the_fp32_kernel_does(packing):
     assert made.fp32_flops == counters.fp32_flops
     assert made.shared_bytes == 128 * counters.shared_wavefronts
     assert made.device_write_bytes == counters.global_written_bytes["y"]
-    spectra = 3 * 8 * 1024 * (2 if packing == "half" else 1)
+    spectra = 3 * 8 * prod(factors) * (2 if packing == "half" else 1)
     assert made.device_read_bytes == counters.global_read_bytes["u"] + spectra
     spec = convolve.spec(pregate=False, postgate=False)
-    assert made.registers_per_thread * fused_float.min_blocks(spec) * 32 * spec.warps <= 65536
+    assert made.registers_per_thread * convolve.family.min_blocks(spec) * 32 * spec.warps <= 65536
     assert made.shared_bytes_per_block == spec.shared_bytes
 
 

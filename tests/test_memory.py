@@ -18,11 +18,14 @@ KINDS = {
     "deep": ("fp16", None, Plan(16384, (8, 8, 16, 16))),
     "deep, half": ("fp16", None, Plan(65536, (16, 8, 16, 16), packing="half")),
     "any": ("fp16", None, Plan(2304, (48, 48))),
+    "any first factor": ("fp16", None, Plan(4352, (17, 16, 16))),
     "any, half": ("bf16", None, Plan(7680, (80, 48), packing="half")),
     "any, complex": ("complex64", "fp16", Plan(4096, (16, 16, 16), packing="complex")),
     "fp32 by halves": ("fp32", "fp16", Plan(1024, (32, 32))),
     "float": ("fp32", None, Plan(1024, (4, 16, 16))),
     "float, half": ("fp32", None, Plan(32768, (32, 32, 16), packing="half")),
+    "rounds, half": ("fp32", None, Plan(49152, (16, 8, 12, 16), packing="half")),
+    "rounds, complex": ("complex64", None, Plan(18432, (16, 8, 9, 16), packing="complex")),
     "float, complex": ("complex64", None, Plan(4096, (16, 16, 16), packing="complex")),
 }
 
@@ -59,12 +62,21 @@ def test_constants_are_bounded() -> None:
     """Of every plan that a kernel takes: by the sizes of factors and twiddles, which need not be made."""
     for family in (*families.FAMILIES, *families.families("fp32")):
         for packing, lists in family.PACKINGS.items():
-            longest = max(lists, key=lambda f: (int(np.prod(f)), sum(x * x for x in f)))
+            longest = max(lists, key=lambda f: 8 * sum(x * x for x in f) + 8 * int(np.prod(f)))
             n = int(np.prod(longest)) * (2 if packing == "half" else 1)
-            dtype = "fp32" if family.__name__.endswith("float") else "fp16"
+            dtype = "fp32" if family in families.families("fp32") else "fp16"
             spec = family.make_spec(Plan(n, longest, packing=packing), dtype)
             size = sum(words.nbytes for words in family.operands(*family.operand_key(spec)))
             assert size <= describe.MOST_CONSTANT_BYTES, (family.__name__, longest, size)
+
+
+def test_what_fits_on_chip_is_said() -> None:
+    """Of the device that runs it (here of the GPUs with most), and what factors cost that do not fit beside points."""
+    text = prepared("fp32", None, Plan(49152, (16, 8, 12, 16), packing="half")).describe()
+    assert "208,888 of 232,448 bytes" in text and "up to 57344 points" in text
+    assert "up to 65536 points" in prepared("fp16", None, Plan(4352, (17, 16, 16))).describe()
+    text = prepared("fp16", None, Plan(6912, (432, 16))).describe()
+    assert "factors of 432 do not fit beside the points: 1,492,992 bytes" in text
 
 
 @pytest.mark.gpu

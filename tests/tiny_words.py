@@ -34,11 +34,11 @@ def _put(tile: Any, count: int) -> Any:
     return tile.store_pieces(tuple((0, 64 * r, (r,)) for r in range(count)), 2, guarded=False)
 
 
-@tiny("multiply_words:0:0", "multiply_words:1:0", "multiply_words:1:1", data="noise")
-def multiply_words(tile: Any, swap: int, planar: int) -> Callable:
+@tiny("multiply_words", "turn_words:0", "turn_words:1", data="noise")
+def multiply_words(tile: Any, swap: int | None = None) -> Callable:
     lane, load, words = tile.lane, tile.load_global(8, 4), tile.load_global(4, 4)
     floats = tiny_kernels._reinterpret(tile, 8, "floats")
-    operation = tile.multiply_words(PARTS, swap=bool(swap), planar=bool(planar))
+    operation = tile.multiply_words(PARTS) if swap is None else tile.turn_words(PARTS, swap=bool(swap))
     put = _put(tile, 4)
 
     def kernel(h, w, f, out, n):
@@ -73,34 +73,9 @@ def mirror_words(tile: Any) -> Callable:
     return kernel
 
 
-@tiny("rows_product:0", "rows_product:1", data="integers", shared_words=1536)
-def rows_product(tile: Any, shared: int) -> Callable:
-    """Two tiles of rows, the first two of three contraction tiles, two column tiles."""
-    lane, copy, commit, wait, sync = (
-        tile.lane,
-        tile.copy_words_async,
-        tile.commit,
-        tile.wait(0),
-        tile.warp_sync,
-    )
-    load, operation = tile.load_global(8, 4), tile.rows_product(2, 2, 2, stored=3, shared=bool(shared))
-    words, put = tiny_kernels._reinterpret(tile, 16, "words"), _put(tile, 16)
-
-    def kernel(h, w, f, out, n):
-        l = lane()  # noqa: E741
-        for i in range(6):
-            copy(128 * i + 4 * l, w, 128 * i + 4 * l)
-        commit()
-        wait()
-        sync()
-        put(out, 0, 0, 2 * l, 0, 0, 0, words(operation(w, 4 * l, load(w, 1024 + 4 * l, 128))))
-
-    return kernel
-
-
 @tiny("columns_product:0", "columns_product:1", data="integers", shared_words=1536)
 def columns_product(tile: Any, shared: int) -> Callable:
-    """Three column tiles, four contraction tiles."""
+    """Three column tiles, three of four contraction tiles."""
     lane, copy, commit, wait, sync = (
         tile.lane,
         tile.copy_words_async,
@@ -108,7 +83,7 @@ def columns_product(tile: Any, shared: int) -> Callable:
         tile.wait(0),
         tile.warp_sync,
     )
-    load, operation = tile.load_global(16, 4), tile.columns_product(3, 4, shared=bool(shared))
+    load, operation = tile.load_global(12, 4), tile.columns_product(3, 3, stored=4, shared=bool(shared))
     words, put = tiny_kernels._reinterpret(tile, 12, "words"), _put(tile, 12)
 
     def kernel(h, w, f, out, n):

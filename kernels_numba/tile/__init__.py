@@ -56,10 +56,11 @@ made outside the kernel                            called inside
 ``pair_halves_swapped(spec)``                      ``pair(x, swap)``: low and high halves exchanged in
                                                    lanes whose ``swap`` is 1
 ``transpose(picks)``                               ``transpose(x)``: 8 x 8 blocks of halves transposed
-``rows_product(row_tiles, ..., k_tiles, ...)``     ``product(source, word, x)``: a factor, read where it is used
-``columns_product(column_tiles, k_tiles, shared=)`` from shared memory or ``source``, times x; or x times a factor
-``multiply_words(parts, swap=, planar=)``          ``multiply(values, words)``: complex float32 times complex words,
+``columns_product(column_tiles, k_tiles, ...)``    ``product(source, word, a)``: a times a factor that is read where
+                                                   it is used, from shared memory or ``source``
+``multiply_words(parts)``                          ``multiply(values, words)``: complex float32 times complex words,
                                                    rounded to words (`gpu_words.py`)
+``turn_words(parts, swap=)``                       ``turn(values, planes)``: the same in halves, rounded before
 ``widen_words(count)``, ``mirror_words(count)``    ``widen(words)`` to float32; ``multiply(x, a, m, b)``
 ``no_sums``, ``correlate``, ``correlate_shared``,  ``correlate(sums, z, w)``: sums + conj(z) w in float32, in
 ``correlate_global``, ``store_sums_global``        registers, shared or global memory (``gpu_correlation.py``)

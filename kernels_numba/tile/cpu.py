@@ -68,6 +68,11 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
         self.dtype = dtype
         self.half = STORAGE_TYPES[dtype]
 
+    @staticmethod
+    def function(function: Callable) -> Callable:
+        """A Python function that a kernel calls in several places."""
+        return function
+
     # ---- places and order ----------------------------------------------------------------------------------
     def lane(self) -> Lanes:
         """Lane indices 0..31."""

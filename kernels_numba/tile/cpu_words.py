@@ -22,36 +22,20 @@ class CpuWords:
     mma: Callable
     load_shared: Callable
     load_global: Callable
+    _fma: Callable
 
-    def rows_product(
-        self, row_tiles: int, column_tiles: int, k_tiles: int, *, stored: int, shared: bool
-    ) -> Callable:
-        """A factor, from shared memory or a buffer, times a B operand."""
-        product, load = self.mma(row_tiles, column_tiles, k_tiles), self._operands(k_tiles, shared)
-
-        def run(source: Buffer, word: Any, x: Fragment) -> Fragment:
-            rows = [load(source, word + 128 * m * stored) for m in range(row_tiles)]
-            return product(np.concatenate(rows), x)
-
-        return run
-
-    def columns_product(self, column_tiles: int, k_tiles: int, *, shared: bool) -> Callable:
-        """An A operand of 16 rows times a factor."""
-        product, load = self.mma(1, column_tiles, k_tiles), self._operands(k_tiles // 2, shared)
+    def columns_product(self, column_tiles: int, k_tiles: int, *, stored: int, shared: bool) -> Callable:
+        """An A operand of 16 rows times a factor, from shared memory or a buffer."""
+        product, pairs = self.mma(1, column_tiles, k_tiles), -(-k_tiles // 2)
+        load = self.load_shared(4 * pairs, 4) if shared else self.load_global(4 * pairs, 4)
 
         def run(source: Buffer, word: Any, a: Fragment) -> Fragment:
-            columns = [load(source, word + 64 * n * k_tiles) for n in range(column_tiles)]
-            by_k = np.stack(columns).reshape(column_tiles, k_tiles, 2, WARP).swapaxes(0, 1)
-            return product(a, by_k.reshape(-1, WARP))
+            where = () if shared else (source,)
+            columns = [load(*where, word + 64 * n * stored, 128) for n in range(column_tiles)]
+            by_k = np.stack(columns).reshape(column_tiles, 2 * pairs, 2, WARP).swapaxes(0, 1)
+            return product(a, by_k[:k_tiles].reshape(-1, WARP))
 
         return run
-
-    def _operands(self, count: int, shared: bool) -> Callable:
-        if shared:
-            load = self.load_shared(4 * count, 4)
-            return lambda source, word: load(word, 128)
-        load = self.load_global(4 * count, 4)
-        return lambda source, word: load(source, word, 128)
 
     def _wide(self, words: Fragment, planar: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Real and imaginary parts as float32, [count, 32] each."""
@@ -67,15 +51,33 @@ class CpuWords:
             halves = np.stack(parts, axis=-1).astype(self.half)
         return np.ascontiguousarray(halves).view(np.int32)[..., 0]
 
-    def multiply_words(self, parts: Any, *, swap: bool = False, planar: bool = False) -> Callable:
+    def multiply_words(self, parts: Any) -> Callable:
         """Complex float32 times complex words, rounded to words."""
         re, im = (list(x) for x in zip(*parts, strict=True))
 
         def product(values: Fragment, words: Fragment) -> Fragment:
             self.machine.counters.fp32_flops += 6 * WARP * len(re)
-            (wr, wi), xr, xi = self._wide(words, planar), values[re], values[im]
+            (wr, wi), xr, xi = self._wide(words), values[re], values[im]
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                return self._round_parts(fma(xr, wr, -(xi * wi)), fma(xr, wi, xi * wr), swap)
+                return self._round_parts(fma(xr, wr, -(xi * wi)), fma(xr, wi, xi * wr), False)
+
+        return product
+
+    def turn_words(self, parts: Any, *, swap: bool = False) -> Callable:
+        """Complex float32, rounded to halves, times complex halves."""
+        re, im = (list(x) for x in zip(*parts, strict=True))
+
+        def product(values: Fragment, planes: Fragment) -> Fragment:
+            self.machine.counters.half_flops += 6 * WARP * len(re)
+            with np.errstate(over="ignore", invalid="ignore"):
+                xr, xi = (values[part].astype(self.half).astype(np.float64) for part in (re, im))
+            wr, wi = (x.astype(np.float64) for x in self._wide(planes, True))
+            made = [
+                self._fma(xr, a, self._fma(b, c, -0.0).astype(np.float64))
+                for a, b, c in ((wr, -xi, wi), (wi, xi, wr))
+            ]
+            halves = np.stack(made[::-1] if swap else made, axis=-1)
+            return np.ascontiguousarray(halves).view(np.int32)[..., 0]
 
         return product
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.extending import intrinsic
+from numba.cuda.extending import intrinsic, register_jitable
 
 from kernels_numba.tile.gpu_correlation import GpuCorrelation
 from kernels_numba.tile.gpu_emit import (
@@ -125,6 +125,10 @@ class GpuTile(
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
         self.ptx = PTX.get(dtype, {})
+
+    def function(self, function: Any) -> Any:
+        """A Python function that a kernel calls in several places; it becomes part of the kernel at each."""
+        return register_jitable(inline="always")(function)
 
     # ---- places and order ----------------------------------------------------------------------------------
     @cached_property

@@ -36,49 +36,14 @@ class GpuWords:
     dtype: str
     ptx: dict[str, str]
     round_pair: Any
+    complex_product: Any
 
-    def rows_product(
-        self, row_tiles: int, column_tiles: int, k_tiles: int, *, stored: int, shared: bool
-    ) -> Any:
-        """``op(source, word, x)``: a factor times a B operand; float32 accumulators by row group.
-
-        The factor's A operands [row_tiles, stored] are 128 words each, in lane order, and lie in shared memory from
-        ``word`` on, or in the buffer ``source``; of those of a row the first ``k_tiles`` are taken, each where it is
-        used.
-        """
-        count = 4 * row_tiles * column_tiles
-
-        @intrinsic
-        def product(typing_context, source, word, x):
-            result = types.UniTuple(types.float32, count)
-
-            def codegen(context, builder, signature, args):
-                load = _quads(builder, args[0], args[1], shared)
-                right = unpack(builder, args[2], 2 * k_tiles * column_tiles)
-                tiles = _zeros(row_tiles, column_tiles)
-                for m in range(row_tiles):
-                    for k in range(k_tiles):
-                        left = load(m * stored + k)
-                        for n in range(column_tiles):
-                            pair = right[2 * (k * column_tiles + n) :][:2]
-                            tiles[m, n] = self._mma(builder, left, pair, tiles[m, n])
-                out = [
-                    tiles[y // 2, n][2 * (y % 2) + e]
-                    for y in range(2 * row_tiles)
-                    for n in range(column_tiles)
-                    for e in range(2)
-                ]
-                return pack_tuple(context, builder, signature.return_type, out)
-
-            return result(source, types.int64, x), codegen
-
-        return product
-
-    def columns_product(self, column_tiles: int, k_tiles: int, *, shared: bool) -> Any:
+    def columns_product(self, column_tiles: int, k_tiles: int, *, stored: int, shared: bool) -> Any:
         """``op(source, word, a)``: an A operand of 16 rows times a factor; float32 accumulators by row group.
 
-        The factor's B operands [column_tiles, k_tiles] lie as those of :meth:`rows_product`, two neighbours of a
-        column tile in 128 words.
+        The factor's B operands [column_tiles, stored] come in pairs, two neighbours of a column tile in 128 words in
+        lane order, and lie in shared memory from ``word`` on, or in the buffer ``source``; of those of a column tile
+        the first ``k_tiles`` are taken, each where it is used.
         """
         count = 4 * column_tiles
 
@@ -92,8 +57,8 @@ class GpuWords:
                 tiles = _zeros(1, column_tiles)
                 for n in range(column_tiles):
                     for k in range(0, k_tiles, 2):
-                        right = load((n * k_tiles + k) // 2)
-                        for i in range(2):
+                        right = load((n * stored + k) // 2)
+                        for i in range(min(2, k_tiles - k)):
                             a = left[4 * (k + i) :][:4]
                             tiles[0, n] = self._mma(builder, a, right[2 * i :][:2], tiles[0, n])
                 out = [
@@ -111,11 +76,10 @@ class GpuWords:
         made = asm(builder, four, [*a, *b, *c], text, "=f,=f,=f,=f,r,r,r,r,r,r,0,1,2,3", convergent=True)
         return unpack(builder, made, 4)
 
-    def multiply_words(self, parts: Parts, *, swap: bool = False, planar: bool = False) -> Any:
+    def multiply_words(self, parts: Parts) -> Any:
         """``op(values, words)``: complex float32 times complex words, rounded to words.
 
-        Word i is the number whose parts are the registers ``parts[i]``, times word i of the other fragment; its parts
-        are exchanged if ``swap``. ``planar``: two words of that hold the real parts of two numbers, then the imaginary.
+        Word i is the number whose parts are the registers ``parts[i]``, times word i of the other fragment.
         """
         count = len(parts)
 
@@ -125,14 +89,41 @@ class GpuWords:
 
             def codegen(context, builder, signature, args):
                 out = []
-                numbers = self._numbers(builder, args[1], count, planar)
+                numbers = self._numbers(builder, args[1], count, False)
                 for (re, im), w in zip(parts, numbers, strict=True):
                     x = [builder.extract_value(args[0], j) for j in (re, im)]
                     made = asm(builder, POINT, [*x, *w], PRODUCT, "=&f,=&f,f,f,f,f")
-                    out.append(self._round(builder, made, swap))
+                    out.append(self._round(builder, made, False))
                 return pack_tuple(context, builder, signature.return_type, out)
 
             return result(values, words), codegen
+
+        return product
+
+    def turn_words(self, parts: Parts, *, swap: bool = False) -> Any:
+        """``op(values, planes)``: complex float32, rounded to halves, times complex halves; words.
+
+        Two words of ``planes`` hold the real parts of two numbers, then the imaginary. A product is that of
+        ``multiply_complex``, four instructions a number where float32 takes seven. Its parts are exchanged if ``swap``.
+        """
+        count = len(parts)
+
+        @intrinsic
+        def product(typing_context, values, planes):
+            result = types.UniTuple(types.int32, count)
+
+            def codegen(context, builder, signature, args):
+                out = []
+                planes = unpack(builder, args[1], count)
+                for i in range(0, count, 2):
+                    four = [[builder.extract_value(args[0], j) for j in pair] for pair in parts[i : i + 2]]
+                    x = [self.round_pair(builder, *pair) for pair in zip(*four, strict=True)]
+                    re, im = self.complex_product(builder, *x, *planes[i : i + 2])
+                    low, high = (im, re) if swap else (re, im)
+                    out += [_halves(builder, low, high, half) for half in range(2)]
+                return pack_tuple(context, builder, signature.return_type, out)
+
+            return result(values, planes), codegen
 
         return product
 
@@ -198,6 +189,12 @@ class GpuWords:
             return [builder.bitcast(low, F32), builder.bitcast(high, F32)]
         text = "{.reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h;}"
         return unpack(builder, asm(builder, ir.LiteralStructType([F32] * 2), [word], text, "=f,=f,r"), 2)
+
+
+def _halves(builder: Any, low: Any, high: Any, half: int) -> Any:
+    """The same half of two words in one."""
+    text = f"prmt.b32 $0, $1, $2, {0x7632 if half else 0x5410};"
+    return asm(builder, I32, [low, high], text, "=r,r,r")
 
 
 def _zeros(row_tiles: int, column_tiles: int) -> dict[tuple[int, int], list]:
