@@ -54,7 +54,7 @@ def report(rows: Sequence[Row], gpu: str) -> str:
     if not rows:
         raise ValueError(f"nothing of decode_attention was measured on {gpu}; run costmodel measure there")
     times = Times(rows)
-    parts = [_beside_peers(times, rows), _synchronised(times), _fallback(times), _sweep(times)]
+    parts = [_beside_peers(times, rows), _synchronised(times), _fallback(times), _shifts(rows), _sweep(times)]
     judged = decode_attention.judge(rows, gpu)
     if judged.pairs:
         parts.append(["### Split counts", "", tables.verdict(judged)])
@@ -146,6 +146,29 @@ def _fallback(times: Times) -> list[str]:
     if even:
         lines += ["", f"Break-even, the least measured rate at which sync is faster: {', '.join(even)}."]
     return lines if len(lines) > start else []
+
+
+def _shifts(rows: Sequence[Row]) -> list[str]:
+    """Notes of rows with another shift say which, the bounds, and how many rows fall back."""
+    found = [(row, dict(part.split("=", 1) for part in row.note.split("; ") if "=" in part)) for row in rows]
+    shifted = [(row, said) for row, said in found if "phi" in said]
+    if not shifted:
+        return []
+    usual = next(row for row, said in shifted if float(said["phi"]) == 0)
+    case = usual.case_values
+    return [
+        "### Accuracy and fallback by the shift",
+        "",
+        f"B={case['B']}, L={case['L']}, logits of mean 0 and variance 1. *Error*: relative L2, of rounded results.",
+        "",
+        "| shift | (a, b) | rows that fall back | error | us |",
+        "|---:|---|---:|---:|---:|",
+        *(
+            f"| {said['phi']} | ({said['bounds'].replace(',', ', ')}) | {said['fallback'].replace('%', ' %')} "
+            f"| {row.rel_err:.2e} | {figure(row.median_us)} |"
+            for row, said in shifted
+        ),
+    ]
 
 
 def _sweep(times: Times) -> list[str]:

@@ -3,7 +3,8 @@
 Providers of a case: ``ours`` with the split count that it chooses itself, ``ours:s4`` with four splits,
 ``ours:heads-first`` on caches [B, Hkv, L, D], and PyTorch's flash and cuDNN backends, each with the layout of the
 caches that suits it better. Variants: async, sync, and fallback-R, where R percent of the rows leave the range with
-every key: the most that the fallback can cost; ``ours:one-key``: with one key only.
+every key: the most that the fallback can cost; ``ours:one-key``: with one key only. ``ours:phi6`` and ``ours:wide6``
+have another shift, with the bounds of the others and with the widest; their notes say how many rows fall back.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from costmodel.measurements import Row
 OP = "decode_attention"
 PHI, BOUNDS = 0.0, (-10.0, 10.0)
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+SHIFTS: dict[str, tuple[tuple[float, float], tuple[float, ...]]] = {
+    "phi": (BOUNDS, (0, 2, 4, 5, 6, 7, 8, 12, 20)),
+    "wide": ((-60.0, 40.0), (-36, -20, 0, 20, 40, 56)),
+}
+"""By the name of the provider, bounds and shifts of logits that are normal, with mean 0 and variance 1."""
+SHIFTED = (8, 32, 32, 1024)
 RATES = (0, 1, 5, 10, 25, 50, 75, 100)
 MAX_SETS = 16
 L2_TURNS = 4
@@ -154,15 +161,23 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str], *, quick: bool) -> Row
         figures = (middle, low, high, len(times), case.bytes_min, case.flops, error)
         return Row(OP, case.name, case.dtype, name, *figures, *stamp, note), limit
 
-    def ours(name: str, inputs: list[tuple[Any, Any, Any]], splits: int | None = None) -> Any:
+    def ours(
+        name: str,
+        inputs: list[tuple[Any, Any, Any]],
+        splits: int | None = None,
+        note: str = "",
+        **scheme: Any,
+    ) -> Any:
         q, k, _ = inputs[0]
-        attend = DecodeAttention(tuple(q.shape), tuple(k.shape), case.dtype, splits=splits, **settings)
+        scheme = settings | scheme
+        attend = DecodeAttention(tuple(q.shape), tuple(k.shape), case.dtype, splits=splits, **scheme)
         outs = [torch.full_like(x[0], math.nan) for x in inputs]
         calls = [lambda x=x, out=out: attend(*x, out=out) for x, out in zip(inputs, outs, strict=True)]
         for call in calls:
             call()
         right = exact if inputs is data or name == "ours:heads-first" else _exact(*inputs[0], torch)
-        return measured(name, calls, outs[0], right, f"splits={attend.chosen_splits}", bound), attend
+        note = f"splits={attend.chosen_splits}{note}"
+        return measured(name, calls, outs[0], right, note, bound), attend
 
     row, attend = ours("ours", data)
     yield row
@@ -173,6 +188,12 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str], *, quick: bool) -> Row
     for splits in () if quick else SPLITS:
         if splits != attend.chosen_splits and splits * case.batch * case.kv_heads <= 2048:
             yield ours(f"ours:s{splits}", data, splits)[0]
+    if not quick and (case.batch, case.heads, case.kv_heads, case.length) == SHIFTED:
+        for name, (bounds, shifts) in SHIFTS.items():
+            for phi in shifts:
+                share = _out_of_range(data, phi, bounds, torch)
+                note = f"; phi={phi:g}; bounds={bounds[0]:g},{bounds[1]:g}; fallback={share:.2%}"
+                yield ours(f"ours:{name}{phi:g}", data, note=note, phi=float(phi), bounds=bounds)[0]
     first = [(q, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in kv)) for q, *kv in data]
     yield ours("ours:heads-first", first)[0]
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -231,6 +252,19 @@ def _flagged(case: Case, torch: Any) -> Any:
     """Indices of the rows that are out of range: evenly spread over sequences and heads."""
     rows = case.batch * case.heads
     return torch.arange(round(rows * case.rate / 100), device="cuda") * 100 // max(case.rate, 1)
+
+
+def _out_of_range(
+    data: list[tuple[Any, Any, Any]], phi: float, bounds: tuple[float, float], torch: Any
+) -> float:
+    """The share of rows that fall back, of all inputs."""
+    flagged = total = 0
+    for q, k, _ in data:
+        for b in range(q.shape[0]):
+            x = torch.einsum("hd,lhd->hl", q[b, 0].double(), k[b].double()) / math.sqrt(q.shape[3]) - phi
+            flagged += int(((x <= bounds[0]) | (x >= bounds[1])).any(dim=-1).sum().item())
+            total += q.shape[2]
+    return flagged / total
 
 
 def _exact(q: Any, k: Any, v: Any, torch: Any) -> Any:

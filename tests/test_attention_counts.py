@@ -59,6 +59,7 @@ def expected(case: Case, warps: int) -> dict[str, int]:
 @example(tokens=1, group=1, size=128, room=60, splits=3, warps=4, softcap=None, lengths=False)
 @example(tokens=8, group=16, size=64, room=50, splits=2, warps=2, softcap=5.0, lengths=True)
 @example(tokens=3, group=2, size=192, room=33, splits=1, warps=3, softcap=None, lengths=False)
+@example(tokens=1, group=1, size=128, room=200, splits=1, warps=1, softcap=None, lengths=False)
 def test_counts_equal_the_counters(warps: int, **shape: Any) -> None:
     case = Case(batch=1, kv=1, kind="narrow", **shape)
     assert counted(case, warps) == expected(case, warps)
@@ -256,6 +257,8 @@ def test_the_measured_part_of_the_document(
         row(case(8, 4096, "fallback-5"), "ours", 126.0, "splits=1; 1 input set"),
         *(row(case(b, 1024), "ours", 8.0 + 2 * b, "splits=4; 9 input sets") for b in range(1, 5)),
         row(case(1, 1024), "ours:host-call", 8.0, "host time"),
+        row(case(8, 4096), "ours:phi0", 122.0, "splits=1; phi=0; bounds=-10,10; fallback=0.00%; 1 input set"),
+        row(case(8, 4096), "ours:phi6", 123.0, "splits=1; phi=6; bounds=-10,10; fallback=3.52%; 1 input set"),
     ]
     monkeypatch.setattr(measurements, "FOLDER", tmp_path)
     assert attention_report.main([]) == 2 and "nothing of decode_attention" in capsys.readouterr().err
@@ -265,6 +268,7 @@ def test_the_measured_part_of_the_document(
     assert "| 8 | 32 / 32 | 4096 | fp16 | 122.0 | - | 200.0 | 125.0 | 0.98 | 4.40 |" in text
     assert "| 8 | 4096 | 122.0 | 123.0 | 1.008 |" in text
     assert "| B=8, L=4096, every key | - | 1.050 |" in text
+    assert "| 6 | (-10, 10) | 3.52 % | 1.00e-04 | 123.0 |" in text
     assert "at which sync is faster: 5 % (B=8, L=4096, every key)." in text
     assert "the largest step up is 0.86 (B=3 to 4), the largest down 1.67 (B=1 to 2)" in text
     assert "p95 regret 1.000" in text and "8.0 us (ours:host-call)" in text
