@@ -18,6 +18,7 @@ from costmodel.attention_counts import Shape
 from costmodel.compare import Comparison, Pair
 from costmodel.cross_validation import Problem
 from costmodel.gpus import GPU, load
+from costmodel.linear_kernels import KERNEL
 from costmodel.measure_decode import OP, kernel_of, layer_products, variants
 from costmodel.measurements import Row
 from costmodel.models import model
@@ -72,7 +73,7 @@ def compare(gpu: str | GPU, *, folder: Path | None = None) -> Comparison:
 
 def judge(rows: Sequence[Row], gpu: GPU) -> Comparison:
     """Predictions beside those of ``rows`` that are ours."""
-    spread = sqrt(linear.KERNEL.error**2 + linear.rates(gpu).uncertainty ** 2)
+    spread = sqrt(KERNEL.error**2 + linear.rates(gpu).uncertainty ** 2)
     pairs = []
     for row in rows:
         if row.ours:

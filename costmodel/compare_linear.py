@@ -19,6 +19,7 @@ from costmodel import linear, measurements
 from costmodel.compare import Comparison, Decision, Pair
 from costmodel.cross_validation import Problem
 from costmodel.gpus import GPU, load
+from costmodel.linear_kernels import KERNEL, OVERLAP_ORDER, kind_of
 from costmodel.measurements import Row
 
 OVERLAPPED = "-overlapped"
@@ -60,7 +61,7 @@ def _time(row: Row, rates: linear.Rates) -> tuple[float, str, dict[str, float]]:
 def _pair(row: Row, gpu: GPU) -> Pair:
     choice, rates = choice_of(row), linear.rates(gpu)
     seconds, bound, _ = _time(row, rates)
-    spread = sqrt(linear.KERNEL.error**2 + rates.uncertainty**2)
+    spread = sqrt(KERNEL.error**2 + rates.uncertainty**2)
     us = seconds * 1e6
     return Pair(row, choice, us, us * (1 - spread), us * (1 + spread), bound)
 
@@ -116,7 +117,7 @@ def problem(gpu: str | GPU, *, folder: Path | None = None) -> Problem | None:
         place[i, : len(own)] = [names.index(name) for name in own]
         times[i, : len(own)] = [1e6 * seconds for seconds in some.values()]
     assert all(next(iter(some)) == linear.START for some in terms)
-    order = np.array([linear.OVERLAP_ORDER[kernel.removesuffix(OVERLAPPED)] for kernel in kernels])
+    order = np.array([OVERLAP_ORDER[kernel.removesuffix(OVERLAPPED)] for kernel in kernels])
 
     def predict(factors: NDArray) -> NDArray:
         moved = times * factors[place]
@@ -129,4 +130,4 @@ def problem(gpu: str | GPU, *, folder: Path | None = None) -> Problem | None:
 
 def _kernel(row: Row) -> str:
     """Whose factors a row has: full products on warpgroups have their own, and so have overlapped launches."""
-    return linear.kind_of(choice_of(row)) + (OVERLAPPED if row.provider_variant.endswith(OVERLAPPED) else "")
+    return kind_of(choice_of(row)) + (OVERLAPPED if row.provider_variant.endswith(OVERLAPPED) else "")

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel import linear, sensitivity, units
 from costmodel.gpus import GPU
+from costmodel.linear_kernels import KERNEL, OVERLAP_ORDER, kind_of
 
 COUNTED = {
     "memory": ("B", "memory_bytes_per_s"),
@@ -43,7 +44,7 @@ def explain(m: int, n: int, k: int, choice: Any, gpu: GPU, *, dtype: str = "fp16
     lines.append(
         f"  {linear.START:<13} {_us(start)} beside the work: launching, the first fetch, sums at the end"
     )
-    order = linear.OVERLAP_ORDER[linear.kind_of(choice)]
+    order = OVERLAP_ORDER[kind_of(choice)]
     inside = ", ".join(_us(seconds) for name, seconds in terms.items() if name != linear.START)
     lines.append(
         f"t = start + norm of order {order:g} of ({inside}) = {_us(start)} + {_us(total - start)} = {_us(total)}"
@@ -59,7 +60,7 @@ def explain(m: int, n: int, k: int, choice: Any, gpu: GPU, *, dtype: str = "fp16
         return linear.time_of(made, replace(rates, **moved))[0]
 
     lines.append(sensitivity.sentence(sensitivity.sensitivities(evaluate, values)))
-    spread = sqrt(linear.KERNEL.error**2 + rates.uncertainty**2)
+    spread = sqrt(KERNEL.error**2 + rates.uncertainty**2)
     between = units.microseconds_between(total * 1e6 * (1 - spread), total * 1e6 * (1 + spread))
     share = terms[bound] / total
     lines.append(sensitivity.bound_sentence(bound, _us(terms[bound]), share, _us(total), between))
