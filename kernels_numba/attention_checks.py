@@ -50,6 +50,14 @@ def check_shapes(
     return (batch, tokens, heads, size), (kv[0], kv[1], kv[2], kv[3])
 
 
+def table_columns(table: Any) -> int:
+    """Columns of a block table."""
+    shape = np.shape(table) if isinstance(table, list | tuple) else tuple(table.shape)
+    if len(shape) != 2:
+        raise ValueError(f"block_table: expected [B, blocks], got shape {shape}")
+    return int(shape[1])
+
+
 def fit_strides(strides: tuple[int, ...], page: int) -> bool:
     """Whether the kernel can read a cache: 16-byte pieces of heads, and pages that follow one another."""
     first, key, head, element = strides

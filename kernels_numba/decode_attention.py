@@ -33,6 +33,7 @@ from kernels_numba.attention_checks import (
     check_shapes,
     fit_strides,
     positive,
+    table_columns,
 )
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import HostCopyWarning
@@ -100,19 +101,12 @@ def decode_attention(
     """
     adapter = adapter_of(q, "q")
     dtype = half_dtype(q, adapter, "q")
-    blocks = None if block_table is None else _columns(block_table)
+    blocks = None if block_table is None else table_columns(block_table)
     attend = _prepared(
         tuple(q.shape), tuple(getattr(k_cache, "shape", ())), dtype, blocks,
         phi, None if bounds is None else tuple(bounds), scale, softcap, splits, variant,
     )  # fmt: skip
     return attend(q, k_cache, v_cache, seqlens=seqlens, block_table=block_table, out=out)
-
-
-def _columns(table: Any) -> int:
-    shape = np.shape(table) if isinstance(table, list | tuple) else tuple(table.shape)
-    if len(shape) != 2:
-        raise ValueError(f"block_table: expected [B, blocks], got shape {shape}")
-    return int(shape[1])
 
 
 class DecodeAttention:
