@@ -1,8 +1,8 @@
 """Times of the gradients of a convolution: `timing`'s law for the kernels that sum over the batch, and what is around.
 
-A backward pass is the gradient in the filter, a convolution for every other gradient, and, where it starts from taps,
-the transform of the filter for each of the two spectra that these need. The gradient in the filter is one kernel that
-sums conj(Z) W (`gradient_counts`), and one that brings the sums back to taps,
+A backward pass is the gradient in the filter, a convolution for every other gradient (one with two results for those in
+the signal and its gate), and, where it starts from taps, the transform of the filter for each of the two spectra. The
+gradient in the filter is one kernel that sums conj(Z) W (`gradient_counts`), and one that brings the sums back to taps,
 
     t_back = t_b + bytes / rate,      t_filter = t_f + points / r_f   (one launch, up to 32768 points)
                                       t_filter = bytes / (share of the copy rate)   (passes through device memory)
@@ -29,8 +29,8 @@ RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.12, 0.3
 REGISTERS_PER_SM = 65536
 ON_CHIP = 32768
 """Points of the longest filter that is transformed in one launch."""
-PASSES = 4
-"""Of a longer one through device memory, and as many reads as writes; then its peak and its end."""
+PASSES = 3
+"""Of a longer one through device memory, each with a write, and as many reads, of which one is at the end."""
 TURN_WORDS = {2: 5, 3: 8}
 """Words a point that are rounded or moved, by order, as for the convolution."""
 
@@ -142,6 +142,10 @@ class Pass:
     """Of sums and of the filter's gradient."""
     convolution: Counts
     convolutions: int
+    twice: int
+    """How many of these store their result under two gates,"""
+    sequences: int
+    """bytes of all sequences, which each such run reads and writes once more."""
     filters: int
     """Transforms of the filter,"""
     filter_points: int
@@ -180,12 +184,15 @@ def work(
     plan = families.default_plans(halved=2 * length <= n, dtype=dtype)[n].with_(**signal)
     variant = "gated" if gated else "plain"
     others = [name for name in needs if name == "u" or (gated and name in ("pregate", "postgate"))]
+    twice = int("u" in others and "pregate" in others)  # one run for both
     spectra = {"u": "adjoint", "pregate": "adjoint", "postgate": "forward"}
     return Pass(
         sums,
         channels * (8 * n * count + 4 * length),
         counting.for_plan(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=float(limit)),
-        len(others),
+        len(others) - twice,
+        twice,
+        (4 if dtype == "fp32" else 2) * batch * channels * length,
         0 if prepared else len({spectra[name] for name in others}),
         channels * n,
         n > ON_CHIP,
@@ -199,9 +206,17 @@ def seconds(done: Pass, gpu: GPU, inputs: timing.Inputs, figures: Figures = GRAD
     time = timing.seconds(done.sums, gpu, moved)
     time += figures.back_start_s + done.back_bytes / figures.back_bytes_per_s
     if done.convolutions:
-        time += done.convolutions * timing.seconds(done.convolution, gpu, inputs)
-    if done.in_passes:  # taps, points (8 bytes) there and back, and the spectrum
-        nbytes = done.filter_points * (4 + 8 * (2 * PASSES + 1) + 4)
+        once, moved_too = done.convolution, 2 * done.sequences
+        both = replace(
+            once,
+            device_read_bytes=once.device_read_bytes + done.sequences,
+            device_write_bytes=once.device_write_bytes + done.sequences,
+            l2_bytes=once.l2_bytes + moved_too,
+        )
+        time += (done.convolutions - done.twice) * timing.seconds(once, gpu, inputs)
+        time += done.twice * timing.seconds(both, gpu, inputs) if done.twice else 0.0
+    if done.in_passes:  # taps, half as many points (8 bytes) there and back, and the spectrum
+        nbytes = done.filter_points * (4 + 4 * 2 * PASSES + 4)
         one = nbytes / (figures.pass_share * inputs["memory_rate"].value)
     else:
         one = figures.filter_start_s + done.filter_points / figures.filter_points_per_s

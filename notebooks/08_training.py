@@ -203,8 +203,7 @@ assert all(losses[-1] < losses[0] / 2 for _, losses in curves.values())
 assert np.median(between) < np.median(np.concatenate(jumps))
 assert not chance or np.median(between) <= np.median(chance)
 assert held_out_gap < 0.01 * min(r["held_out_loss"] for r in runs["runs"])
-# Time and memory are saved wherever they were measured.
-assert both and all(
-    ratio > 1 for by_length in ratios.values() for pair in by_length.values() for ratio in pair
-)
+# Memory is saved wherever it was measured, and time wherever a filter serves more than one sequence.
+assert both and all(memory > 1 for by_length in ratios.values() for _, memory in by_length.values())
+assert all(b.step_us > a.step_us for a, b in both if a.B > 1)
 print(f"All of it took {time.perf_counter() - BEGIN:.0f} s.")
