@@ -12,14 +12,10 @@ from collections import Counter
 from typing import Any
 
 from costmodel import float_gradient_counts, gradient_counts, outer_counts, outer_float_counts
-from kernels_numba.long_gradient import LongFilterGradient
-from kernels_numba.tile.layout import ELEMENT_TYPES
 
 
-def totals(
-    gradient: LongFilterGradient, *, workers: int, pregate: bool = False, postgate: bool = False
-) -> dict[str, int]:
-    """All counters of the launches up to the sums, by name, with so many workers for the rows.
+def totals(gradient: Any, *, workers: int, pregate: bool = False, postgate: bool = False) -> dict[str, int]:
+    """All counters of the launches up to the sums of a `LongFilterGradient`, with so many workers for the rows.
 
     The intermediates are called z and w, the gate of each sequence "gate".
     """
@@ -37,11 +33,11 @@ def totals(
     return dict(found)
 
 
-def _outer(gradient: LongFilterGradient, spec: Any, gated: bool) -> dict[str, int]:
+def _outer(gradient: Any, spec: Any, gated: bool) -> dict[str, int]:
     batch, channels, length = gradient.shape
     shape: dict[str, Any] = {"batch": batch, "channels": channels, "length": length, "gated": gated}
     if gradient.products == "fp32":
-        shape["item_bytes"] = ELEMENT_TYPES[gradient.dtype].itemsize
+        shape["item_bytes"] = 4 if gradient.dtype == "fp32" else 2
         how: dict[str, Any] = {"inverse": False, "live": spec.live, "strip": spec.strip}
         return outer_float_counts.totals(spec.a, spec.b, spec.n2, **how, **shape)
     how = {"strip": spec.strip, "warps": spec.warps, "inverse": False}
@@ -49,9 +45,7 @@ def _outer(gradient: LongFilterGradient, spec: Any, gated: bool) -> dict[str, in
     return outer_counts.totals(spec.a, spec.b, spec.n2, **how, **shape)
 
 
-def _rows(
-    gradient: LongFilterGradient, spec: Any, channels: int, pairs: int, units: int, blocks: int
-) -> dict[str, int]:
+def _rows(gradient: Any, spec: Any, channels: int, pairs: int, units: int, blocks: int) -> dict[str, int]:
     factors = gradient.split.inner.factors
     shape: dict[str, Any] = {
         "batch": 2 * pairs,
