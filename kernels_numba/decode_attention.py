@@ -44,8 +44,7 @@ from kernels_numba.tile.layout import HALF_TYPES
 from kernels_numba.workspace import Workspaces
 
 NAMES = ("q", "k", "v", "out", "lengths", "table", "partials", "arrivals")
-CPU_SPLITS = 2
-_NOTHING = (0, 0)
+CPU_SPLITS, _NOTHING = 2, (0, 0)
 
 
 def _unread(x: Any) -> int:
