@@ -95,8 +95,10 @@ def _product(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> Non
     frequencies = grid // (row_blocks * column_blocks)  # of all groups
     m, n, k = values["m"], values["n"], values["k"]
     row_tiles, column_tiles = spec.warp_rows // 16, spec.warp_columns // 8
-    slabs = grid * ceil(k, 64)
-    total.read("spectrum", 2 * k * frequencies * (column_blocks * m + row_blocks * n))
+    parts = values["parts"]
+    slabs = grid * parts * ceil(k, 64)
+    w = values["w_rows"] * 8 * ceil(n, 4) if spec.across else k * n  # halves of points, as they are copied
+    total.read("spectrum", 2 * parts * frequencies * (column_blocks * m * k + row_blocks * w))
     total.wrote("product", 4 * frequencies * m * 2 * ceil(n, 2))
     total.shared_written_bytes += slabs * (spec.rows + spec.columns) * 128
     loaded = slabs * spec.warps * 4 * (row_tiles + column_tiles // 2)
@@ -127,7 +129,7 @@ def _gradient(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> No
     total.shared_read_bytes += loaded * QUAD_BYTES
     total.shared_wavefronts += loaded * 4
     total.mma_m16n8k16 += slabs * 2 * tiles
-    total.fp32_flops += grid * tiles * 4 * LANES * (2 if spec.partial and not values["first"] else 1)
+    total.fp32_flops += grid * tiles * 4 * LANES * (3 if spec.partial and not values["first"] else 2)
     total.barriers += slabs
 
 
@@ -199,20 +201,22 @@ def _float_product(total: Counts, spec: Any, values: dict[str, Any], grid: int) 
     row_blocks, column_blocks = values["row_blocks"], values["column_blocks"]
     frequencies = grid // (row_blocks * column_blocks)
     m, n, k = values["m"], values["n"], values["k"]
-    copied = [m, n] if spec.deep else [2 * ceil(m, 2), 2 * ceil(n, 2)]
-    total.read("spectrum", 8 * k * frequencies * (column_blocks * copied[0] + row_blocks * copied[1]))
+    parts = values["parts"]
+    x = k * m if "x" in spec.deep else k * 2 * ceil(m, 2)
+    w = k * n if "w" in spec.deep else values["w_rows"] * 2 * ceil(n, 2)
+    total.read("spectrum", 8 * parts * frequencies * (column_blocks * x + row_blocks * w))
     total.wrote("product", 8 * frequencies * m * n)
     if spec.accumulate:
         total.read("product", 8 * frequencies * m * n)
-    slabs = grid * ceil(k, 16)
+    slabs = grid * parts * ceil(k, 16)
     total.shared_written_bytes += slabs * 8 * 16 * (spec.rows + spec.columns)
-    steps = 2 if spec.deep else 1
-    turns = grid * spec.warps * ceil(k, steps)
+    steps = 2 if "x" in spec.deep else 1
+    turns = grid * spec.warps * parts * ceil(k, steps)
     lanes = np.arange(LANES)
-    for place, count in ((lanes >> 3, 8), (lanes & 7, spec.lane_columns)):
+    for operand, place, count in (("x", lanes >> 3, 8), ("w", lanes & 7, spec.lane_columns)):
         words = 2 * steps * count
         total.shared_read_bytes += turns * WARP_BYTES * words
-        _add_accesses(total, place * (2 * spec.pitch if spec.deep else 4), 4, turns * words // 4)
+        _add_accesses(total, place * (2 * spec.pitch if operand in spec.deep else 4), 4, turns * words // 4)
     total.fp32_flops += turns * LANES * 8 * 8 * spec.lane_columns * steps
     total.barriers += slabs
 
@@ -233,7 +237,7 @@ def _pointwise(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> N
         return
     total.read("spectrum", 2 * point * frequencies * m * channels)
     turns = ceil(m, rows)  # of a block's warps
-    total.fp32_flops += grid * (turns * 8 * rows * LANES + warps * 2 * LANES)
+    total.fp32_flops += grid * (turns * 8 * rows * LANES + (warps + 1) * 2 * LANES)
     if spec.partial and not values["first"]:
         total.read("sums", 8 * frequencies * channels)
         total.fp32_flops += grid * 2 * LANES

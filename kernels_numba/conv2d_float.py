@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kernels_numba import float_map_inverse, float_map_transform, float_spectral_product
 from kernels_numba.conv2d_geometry import Pair
-from kernels_numba.conv2d_steps import Ref, Source, Step, Target, padded
+from kernels_numba.conv2d_steps import Ref, Source, Step, Target, contracted, padded
 
 if TYPE_CHECKING:
     from kernels_numba.conv2d_plan import Plan
@@ -73,18 +73,18 @@ def _shape(m: int, n: int) -> tuple[int, int, int]:
 def product(plan: Plan, images: int) -> Step:
     """Multiply the spectra at every frequency, over channels."""
     g = plan.geometry
-    m = images * plan.tiles
-    n, k, rows_of_w = plan.contraction
+    across = plan.which == "input_gradient"
+    m, (n, depth) = images * plan.tiles, plan.contraction
     rows, columns, warp_columns = _shape(m, n)
-    conjugate = "right" if plan.which == "forward" else ""
-    spec = float_spectral_product.Spec(True, conjugate, rows, columns, warp_columns)
+    deep, conjugate = ("x", "") if across else ("xw", "right")
+    spec = float_spectral_product.Spec(deep, conjugate, rows, columns, warp_columns)
     row_blocks, column_blocks = -(-m // rows), -(-n // columns)
     values = dict(
-        x=Ref("A"), w=Ref("B"), y=Ref("P"), m=m, n=n, k=k, groups=g.groups,
+        x=Ref("A"), w=Ref("B"), y=Ref("P"), m=m, n=n, groups=g.groups,
         row_blocks=row_blocks, column_blocks=column_blocks,
-        x_stride=g.groups * k, w_stride=k, y_stride=g.groups * padded(n),
-        x_group=k, w_group=n * k, y_group=padded(n),
-        x_frequency=m * g.groups * k, w_frequency=rows_of_w * k, y_frequency=m * g.groups * padded(n),
+        x_stride=g.groups * depth, x_group=depth, x_frequency=m * g.groups * depth,
+        y_stride=g.groups * padded(n), y_group=padded(n), y_frequency=m * g.groups * padded(n),
+        **contracted(plan, 1),
     )  # fmt: skip
     return Step(float_spectral_product, spec, plan.points * g.groups * row_blocks * column_blocks, values)
 
@@ -95,7 +95,7 @@ def product_over_images(plan: Plan, images: int, part: int, *, first: bool, last
     inputs, outputs = padded(g.inputs), padded(g.outputs)
     all_inputs = plan.part_count * inputs
     rows, columns, warp_columns = _shape(g.outputs, g.inputs)
-    spec = float_spectral_product.Spec(False, "left", rows, columns, warp_columns, accumulate=not first)
+    spec = float_spectral_product.Spec("", "left", rows, columns, warp_columns, accumulate=not first)
     row_blocks, column_blocks = -(-g.outputs // rows), -(-g.inputs // columns)
     m = images * plan.tiles
     values = dict(
@@ -106,7 +106,7 @@ def product_over_images(plan: Plan, images: int, part: int, *, first: bool, last
         x_stride=g.groups * outputs, w_stride=g.groups * all_inputs, y_stride=inputs,
         x_group=outputs, w_group=all_inputs, y_group=g.outputs * inputs,
         x_frequency=m * g.groups * outputs, w_frequency=m * g.groups * all_inputs,
-        y_frequency=g.w_shape[0] * inputs,
+        y_frequency=g.w_shape[0] * inputs, parts=1, w_rows=m, w_part=0,
     )  # fmt: skip
     return Step(float_spectral_product, spec, plan.points * g.groups * row_blocks * column_blocks, values)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernels_numba import map_inverse, map_operands, map_transform, spectral_gradient, spectral_product
 from kernels_numba.conv2d_geometry import Pair
-from kernels_numba.conv2d_steps import Constants, Ref, Source, Step, Target, padded
+from kernels_numba.conv2d_steps import Constants, Ref, Source, Step, Target, contracted, padded
 
 if TYPE_CHECKING:
     from kernels_numba.conv2d_plan import Plan
@@ -76,22 +76,20 @@ def transform(plan: Plan, source: Source, target: str, aligned: int, first_image
 def product(plan: Plan, images: int) -> Step:
     """Multiply the spectra at every frequency, over channels."""
     g = plan.geometry
-    m = images * plan.tiles
-    n, k, rows_of_w = plan.contraction
+    across = plan.which == "input_gradient"
+    m, (n, depth) = images * plan.tiles, plan.contraction
     rows = next((r for r in PRODUCT_COLUMNS if m <= r), max(PRODUCT_COLUMNS))
     columns, warp_columns = min(PRODUCT_COLUMNS[rows], key=lambda c: (-(-n // c[0]) * c[0], -c[0]))
-    conjugate = plan.which == "forward"
     spec = spectral_product.Spec(
-        plan.dtype, conjugate, rows, columns, warp_rows=min(rows, 32), warp_columns=warp_columns
+        plan.dtype, across, rows, columns, warp_rows=min(rows, 32), warp_columns=warp_columns
     )
     row_blocks, column_blocks = -(-m // spec.rows), -(-n // columns)
     values = dict(
-        x=Ref("A"), w=Ref("B"), y=Ref("P"), m=m, n=n, k=2 * k, groups=g.groups,
+        x=Ref("A"), w=Ref("B"), y=Ref("P"), m=m, n=n, groups=g.groups,
         row_blocks=row_blocks, column_blocks=column_blocks,
-        x_stride=2 * g.groups * k, w_stride=2 * k, y_stride=g.groups * padded(n),
-        x_group=2 * k, w_group=2 * n * k, y_group=padded(n),
-        x_frequency=2 * m * g.groups * k, w_frequency=2 * rows_of_w * k,
-        y_frequency=m * g.groups * padded(n),
+        x_stride=2 * g.groups * depth, x_group=2 * depth, x_frequency=2 * m * g.groups * depth,
+        y_stride=g.groups * padded(n), y_group=padded(n), y_frequency=m * g.groups * padded(n),
+        **contracted(plan, 2),
     )  # fmt: skip
     return Step(spectral_product, spec, plan.points * g.groups * row_blocks * column_blocks, values)
 
@@ -123,6 +121,7 @@ def product_over_images(plan: Plan, images: int, part: int, *, first: bool, last
         g_group=2 * outputs, x_group=2 * all_inputs, y_group=g.outputs * inputs,
         g_frequency=2 * m * g.groups * outputs, x_frequency=2 * m * g.groups * all_inputs,
         y_frequency=g.w_shape[0] * inputs, first=int(first), last=int(last),
+        factor=map_operands.lift(*plan.tile),
     )  # fmt: skip
     return Step(spectral_gradient, spec, plan.points * g.groups * row_blocks * column_blocks, values)
 

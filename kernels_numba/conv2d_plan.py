@@ -7,7 +7,7 @@ crop; in half precision on tensor cores (`conv2d_half`), in fp32 on ordinary one
 pass               first operand            second operand                   product
 =================  =======================  ===============================  ==========================
 "forward"          x, tiles                 w, a row for each output         x conj(w), over inputs
-"input_gradient"   dy, tiles                w, a row for each input          dy w, over outputs
+"input_gradient"   dy, tiles                w, as in the forward pass        dy w, over outputs
 "weight_gradient"  dy, blocks of the tiles  x, tiles as in the forward pass  conj(dy) x, over images, tiles
 =================  =======================  ===============================  ==========================
 
@@ -93,12 +93,12 @@ class Plan:
         return 1 if self.pointwise else MULTIPLE
 
     @property
-    def contraction(self) -> tuple[int, int, int]:
-        """Of a product over channels: columns of the result, depth, and rows of w of all groups."""
+    def contraction(self) -> tuple[int, int]:
+        """Of a product over channels of a group: columns of the result, and depth, with all parts of the filter."""
         g = self.geometry
         if self.which == "input_gradient":
-            return g.inputs, self.part_count * padded(g.outputs), g.x_shape[1]
-        return g.outputs, self.part_count * padded(g.inputs), g.w_shape[0]
+            return g.inputs, self.part_count * padded(g.outputs)
+        return g.outputs, self.part_count * padded(g.inputs)
 
     @property
     def point_words(self) -> int:
@@ -145,8 +145,6 @@ class Plan:
             name,
             (height, width),
             images=images,
-            per_group=max(images, 1),
-            group_stride=0,
             image_stride=shape[1] * size,
             channel_stride=size,
             pitch=width,
@@ -178,7 +176,7 @@ class Plan:
         g, pair, (_, _, shift) = self.geometry, (self.down, self.across), self._part(part)
         if self.which == "weight_gradient":
             return self._image(
-                "dy", g.y_shape, g.outputs, images, spread=g.stride, kind=FILTER,
+                "dy", g.y_shape, g.outputs, images, spread=g.stride, kind=SIGNAL,
                 first=(0, 0), extent=tuple(min(a.step, a.size) for a in pair),
             )  # fmt: skip
         return self._image(
@@ -187,24 +185,21 @@ class Plan:
         )  # fmt: skip
 
     def source_w(self, part: int = 0) -> Source:
-        """A part of the filters, a row for each output or, for the gradient of the input, for each input."""
+        """A part of the filters, a row for each output."""
         g = self.geometry
         kh, kw = g.w_shape[2:]
         first, shape, _ = self._part(part)
-        taps, inputs, outputs = kh * kw, g.inputs, g.outputs
-        backwards = self.which == "input_gradient"
+        taps, inputs = kh * kw, g.inputs
         made = Source(
             "w",
             shape,
             spread=g.dilation,
-            images=g.x_shape[1] if backwards else g.w_shape[0],
-            per_group=inputs if backwards else g.w_shape[0],
-            group_stride=outputs * inputs * taps if backwards else 0,
-            image_stride=taps if backwards else inputs * taps,
-            channel_stride=inputs * taps if backwards else taps,
+            images=g.w_shape[0],
+            image_stride=inputs * taps,
+            channel_stride=taps,
             pitch=kw,
             groups=1,
-            channels=outputs if backwards else inputs,
+            channels=inputs,
             first=(0, 0),
             extent=self.tile,
             tiles=(1, 1),
@@ -214,7 +209,7 @@ class Plan:
             parts=self.part_count,
         )
         if self.pointwise:  # filters are the channels of one image
-            made = replace(made, images=1, per_group=1, groups=g.groups, channel_stride=taps, multiple=1)
+            made = replace(made, images=1, groups=g.groups, multiple=1)
         return made
 
     def target(self, images: int, part: int = 0) -> Target:
@@ -302,7 +297,7 @@ def _words(plan: Plan, images: int) -> tuple[int, int, int, int]:
     if plan.which == "forward":
         sizes = rows * parts * inputs, g.w_shape[0] * parts * inputs, rows * outputs
     elif plan.which == "input_gradient":
-        sizes = rows * parts * outputs, g.x_shape[1] * parts * outputs, rows * inputs
+        sizes = rows * parts * outputs, g.w_shape[0] * parts * inputs, rows * inputs
     else:
         sizes = rows * outputs, rows * parts * inputs, parts * g.w_shape[0] * inputs
     first, second, product = (plan.points * plan.point_words * size for size in sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernels_numba import spectral_pointwise
+from kernels_numba import map_operands, spectral_pointwise
 from kernels_numba.conv2d_steps import Ref, Step
 from kernels_numba.spectral_pointwise import LANES
 
@@ -19,7 +19,7 @@ def _step(plan: Plan, spec: spectral_pointwise.Spec, images: int, **values: Any)
     given = dict(
         x=Ref("A"), w=Ref("B"), y=Ref("P"), sums=Ref("P"), m=m, channels=channels,
         row_blocks=row_blocks, column_blocks=column_blocks,
-        parts=plan.part_count, all_channels=plan.part_count * channels, first=1, last=1,
+        parts=plan.part_count, all_channels=plan.part_count * channels, first=1, last=1, factor=1.0,
     )  # fmt: skip
     return Step(spectral_pointwise, spec, plan.points * row_blocks * column_blocks, given | values)
 
@@ -46,4 +46,5 @@ def product_over_images(plan: Plan, images: int, part: int, *, first: bool, last
         w=Ref("B", words * part * channels), y=Ref("P", words * part * plan.points * channels),
         sums=Ref("S", part * gradient_sums(plan)) if spec.partial else Ref("P"),
         first=int(first), last=int(last),
+        factor=1.0 if plan.dtype == "fp32" else map_operands.lift(*plan.tile),
     )  # fmt: skip

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernels_numba.conv2d_geometry import Pair
+
+if TYPE_CHECKING:
+    from kernels_numba.conv2d_plan import Plan
 
 MULTIPLE = 4
 
@@ -14,6 +17,27 @@ MULTIPLE = 4
 def padded(channels: int, multiple: int = MULTIPLE) -> int:
     """Channels of a group in a spectrum: a multiple of four, so that they can be copied 16 bytes at a time."""
     return -(-channels // multiple) * multiple
+
+
+def contracted(plan: Plan, unit: int) -> dict[str, int]:
+    """Arguments of a product over channels that say what it contracts; distances in units, so many a point.
+
+    The spectrum of w is [frequency, output, part, input]. The forward pass contracts a row of it, all parts at once;
+    the gradient of the input the rows of a group, for each part.
+    """
+    g, parts = plan.geometry, plan.part_count
+    inputs, outputs = padded(g.inputs), padded(g.outputs)
+    row = parts * inputs
+    across = plan.which == "input_gradient"
+    found = {
+        "k": outputs if across else row,
+        "w_stride": row,
+        "w_group": g.outputs * row,
+        "w_frequency": g.w_shape[0] * row,
+        "w_part": inputs,
+    }
+    found = {name: unit * value for name, value in found.items()}
+    return {**found, "w_rows": g.outputs, "parts": parts if across else 1}
 
 
 @dataclass(frozen=True)
@@ -69,9 +93,6 @@ class Source:
     """Rows and columns as they are stored."""
     spread: Pair
     images: int
-    per_group: int
-    """Images that follow each other ``image_stride`` apart; then comes the next group of them."""
-    group_stride: int
     image_stride: int
     channel_stride: int
     pitch: int
@@ -129,8 +150,6 @@ class Source:
             maps=self.rows,
             tiles_down=self.tiles[0],
             tiles_across=self.tiles[1],
-            images=self.per_group,
-            group_stride=self.group_stride,
             image_stride=self.image_stride,
             channel_stride=self.channel_stride,
             row_pitch=self.pitch,

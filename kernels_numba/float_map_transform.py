@@ -105,8 +105,6 @@ def build(tile: Any, spec: Spec) -> Any:
         maps,
         tiles_down,
         tiles_across,
-        images,
-        group_stride,
         image_stride,
         channel_stride,
         row_pitch,
@@ -129,15 +127,14 @@ def build(tile: Any, spec: Spec) -> Any:
     ):
         index = small(lane())
         first = small(32 * warp())
-        # Which tile of which image; images of one group follow each other.
+        # Which tile of which image.
         m = small(divide(block(), channel_blocks))
         first_slot = small((block() - m * channel_blocks) * channels)
         strip = small(divide(m, tiles_across))
         tile_column = small(m - strip * tiles_across)
         image = small(divide(strip, tiles_down))
         tile_row = small(strip - image * tiles_down)
-        image_group = small(divide(image, images))
-        start = int64(image_group) * group_stride + int64(image - image_group * images) * image_stride
+        start = int64(image) * image_stride
         top = small(tile_row * step_down + first_row)
         left = small(tile_column * step_across + first_column)
         # A tile may lie in the zeros beside the image altogether.
@@ -178,7 +175,7 @@ def build(tile: Any, spec: Spec) -> Any:
 VOCABULARY = "float-layers"
 ARGUMENTS = tuple(name for name in map_transform.ARGUMENTS if name != "words")
 """Names of the kernel's arguments: those of the half kernel, whose constants come from memory,"""
-SIGNATURE = ("FLOATS",) * 2 + ("INT",) * 24
+SIGNATURE = ("FLOATS",) * 2 + ("INT",) * 22
 """and their kinds, for the compiler."""
 
 

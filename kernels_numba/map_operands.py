@@ -101,6 +101,11 @@ def inverse(
     return _pack(parts, dtype)
 
 
+def lift(rows: int, columns: int) -> float:
+    """What a spectrum of kind "signal" is multiplied by to be one of kind "filter": a power of two."""
+    return float(2.0 ** sum(round(np.log2(n) / 2) for n in (rows, columns)))
+
+
 def result_scale(rows: int, columns: int, kinds: tuple[str, str], dtype: str) -> float:
     """What the inverse transform of a product of two spectra is multiplied by."""
     total = 1.0

@@ -149,8 +149,6 @@ def build(tile: Any, spec: Spec) -> Any:
         maps,
         tiles_down,
         tiles_across,
-        images,
-        group_stride,
         image_stride,
         channel_stride,
         row_pitch,
@@ -178,15 +176,14 @@ def build(tile: Any, spec: Spec) -> Any:
             copy(r * 128 + 4 * index, words, r * 128 + 4 * index)
             r = small(r + warps)
         commit()
-        # Which tile of which image; images of one group follow each other.
+        # Which tile of which image.
         m = small(divide(block(), channel_blocks))
         first_slot = small((block() - m * channel_blocks) * channels)
         strip = small(divide(m, tiles_across))
         tile_column = small(m - strip * tiles_across)
         image = small(divide(strip, tiles_down))
         tile_row = small(strip - image * tiles_down)
-        image_group = small(divide(image, images))
-        start = int64(image_group) * group_stride + int64(image - image_group * images) * image_stride
+        start = int64(image) * image_stride
         top = small(tile_row * step_down + first_row)
         left = small(tile_column * step_across + first_column)
         # A tile may lie in the zeros beside the image altogether.
@@ -242,8 +239,6 @@ ARGUMENTS = (
     "maps",
     "tiles_down",
     "tiles_across",
-    "images",
-    "group_stride",
     "image_stride",
     "channel_stride",
     "row_pitch",
@@ -265,7 +260,7 @@ ARGUMENTS = (
     "group_slots",
 )
 """Names of the kernel's arguments,"""
-SIGNATURE = ("HALVES",) + ("WORDS",) * 2 + ("INT",) * 24
+SIGNATURE = ("HALVES",) + ("WORDS",) * 2 + ("INT",) * 22
 """and their kinds, for the compiler."""
 
 

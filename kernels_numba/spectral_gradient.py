@@ -1,6 +1,6 @@
 """Products of spectra that contract images: at every frequency the gradient of a layer's weights, on tensor cores.
 
-    y[f, o, c] = sum_m conj(g[f, m, o]) x[f, m, c]
+    y[f, o, c] = factor sum_m conj(g[f, m, o]) x[f, m, c]
 
 Contracted is the row index of both operands, so they are transposed on their way to registers (``ldmatrix.trans``),
 halves by themselves: a row of the left operand is the real or the imaginary part of one channel, and so is a column of
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from kernels_numba.spectral_product import find_tile
 
 SLAB = 32
 """Rows m of a slab, and channels that lie side by side in one."""
@@ -75,14 +77,15 @@ def build(tile: Any, spec: Spec) -> Any:
     warp_rows, warp_columns = 2 * g_words // warps_down, 2 * x_words // warps_across
     row_tiles, column_tiles = warp_rows // 16, warp_columns // 8
     copied_rows = 4 * spec.warps  # eight lanes bring the eight chunks of a row of 32 channels
-    lane, warp, block, divide, barrier = tile.lane, tile.warp, tile.block, tile.divide, tile.barrier
-    small, int64, opaque = tile.small, tile.int64, tile.opaque
+    lane, warp, divide, barrier = tile.lane, tile.warp, tile.divide, tile.barrier
+    small, int64, opaque, find = tile.small, tile.int64, tile.opaque, find_tile(tile, g_words, x_words)
     copy = tile.copy_rows(SLAB // copied_rows, 2 * SLAB * copied_rows, copied_rows, guarded=True)
     commit, wait, wait_all = tile.commit, tile.wait(stages - 2), tile.wait(0)
     load_a = tile.load_matrices_across(row_tiles, SLAB_WORDS)
     load_b = tile.load_matrices_across(column_tiles // 2, SLAB_WORDS)
     zeros = tile.zeros(4 * row_tiles * column_tiles)
     mma_add = tile.mma_add(row_tiles, column_tiles, 1)
+    scale = tile.scale(4 * row_tiles * column_tiles)
     store = tile.store_outer_points(2 * row_tiles, column_tiles)
     pass_on, partial = tile.pass_outer_points(2 * row_tiles, column_tiles), spec.partial
     g_slabs, x_slabs = g_words // SLAB, x_words // SLAB
@@ -109,15 +112,11 @@ def build(tile: Any, spec: Spec) -> Any:
         y_frequency,
         first,
         last,
+        factor,
     ):
         at = lane()
         index = small(warp())
-        item = small(divide(block(), row_blocks))
-        down = small((block() - item * row_blocks) * g_words)
-        rest = small(divide(item, column_blocks))
-        right = small((item - rest * column_blocks) * x_words)
-        frequency = small(divide(rest, groups))
-        group = small(rest - frequency * groups)
+        down, right, frequency, group = find(row_blocks, column_blocks, groups)
         # Copies: eight lanes bring the chunks of a row.
         thread = small(32 * index + at)
         row = small(thread >> 3)
@@ -182,6 +181,7 @@ def build(tile: Any, spec: Spec) -> Any:
             if stage == stages:
                 stage = small(0)
         wait_all()
+        c = scale(c, factor)
         out_row = small(down + warp_down * (warp_rows // 2) + (at >> 3))
         out_column = small(right + warp_right * (warp_columns // 2) + (at & 3))
         place = int64(frequency) * y_frequency + int64(group) * y_group + int64(out_row) * y_stride
@@ -217,9 +217,10 @@ ARGUMENTS = (
     "y_frequency",
     "first",
     "last",
+    "factor",
 )
 """Names of the kernel's arguments,"""
-SIGNATURE = ("HALVES",) * 2 + ("WORDS", "FLOATS") + ("INT",) * 17
+SIGNATURE = ("HALVES",) * 2 + ("WORDS", "FLOATS") + ("INT",) * 17 + ("FLOAT",)
 """and their kinds, for the compiler."""
 
 

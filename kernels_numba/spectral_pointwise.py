@@ -1,7 +1,7 @@
 """Products of spectra where every channel has a filter of its own: depthwise layers, no sum over channels.
 
     y[f, m, c] = sum_part x[f, m, part, c] w[f, part, c]            the second factor conjugated if asked for
-    y[f, c] = sum_m conj(g[f, m, c]) x[f, m, c]                     ``sums``, the gradient of the weights
+    y[f, c] = factor sum_m conj(g[f, m, c]) x[f, m, c]              ``sums``, the gradient of the weights
 
 Neighbouring lanes have neighbouring channels, so nothing needs shared memory but the sums of a block's warps. Points of
 half precision are multiplied and added in float32, and rounded once. Where images come in groups, ``partial``, sums go
@@ -63,7 +63,9 @@ def _build_product(tile: Any, spec: Spec) -> Any:
     multiply = tile.add_point_products(rows, 1, 1, conjugate=spec.conjugate)
     zeros = tile.zeros(2 * rows)
 
-    def kernel(x, w, y, sums, m, channels, row_blocks, column_blocks, parts, all_channels, first, last):
+    def kernel(
+        x, w, y, sums, m, channels, row_blocks, column_blocks, parts, all_channels, first, last, factor
+    ):
         item = small(divide(block(), row_blocks))
         row = small((block() - item * row_blocks) * (rows * warps) + rows * warp())
         frequency = small(divide(item, column_blocks))
@@ -96,11 +98,13 @@ def _build_sums(tile: Any, spec: Spec) -> Any:
     )
     load, store, barrier = tile.load_point_rows(rows), tile.store_point_rows(1), tile.barrier
     add_products = tile.add_point_products(1, 1, rows, conjugate=spec.conjugate)
-    zeros, add = tile.zeros(2), tile.add(2)
+    zeros, add, scale = tile.zeros(2), tile.add(2), tile.scale(2)
     put, get = tile.store_points((0,)), tile.load_points((0,))
     load_sums, store_sums = tile.load_far_points(1), tile.store_far_points(1)
 
-    def kernel(x, w, y, sums, m, channels, row_blocks, column_blocks, parts, all_channels, first, last):
+    def kernel(
+        x, w, y, sums, m, channels, row_blocks, column_blocks, parts, all_channels, first, last, factor
+    ):
         frequency = small(divide(block(), column_blocks))
         index = small(lane())
         channel = small((block() - frequency * column_blocks) * LANES + index)
@@ -120,6 +124,7 @@ def _build_sums(tile: Any, spec: Spec) -> Any:
             while i < warps:
                 total = add(total, get(2 * (LANES * i + index)))
                 i = small(i + 1)
+            total = scale(total, factor)
             at = int64(frequency) * channels + channel
             if partial and first == 0:
                 total = add(total, load_sums(sums, at, 0, ok))
@@ -145,9 +150,10 @@ ARGUMENTS = (
     "all_channels",
     "first",
     "last",
+    "factor",
 )
 """Names of the kernel's arguments,"""
-SIGNATURE = ("WORDS",) * 3 + ("FLOATS",) + ("INT",) * 8
+SIGNATURE = ("WORDS",) * 3 + ("FLOATS",) + ("INT",) * 8 + ("FLOAT",)
 """and their kinds, for the compiler; distances are points."""
 
 

@@ -63,6 +63,11 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
 
     int64 = opaque = small
 
+    @staticmethod
+    def function(operations: Callable) -> Callable:
+        """A function of operations that kernels call."""
+        return operations
+
     def __init__(self, machine: Machine, dtype: str) -> None:
         self.machine = machine
         self.dtype = dtype

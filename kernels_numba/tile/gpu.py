@@ -121,6 +121,8 @@ class GpuTile(
     warp = staticmethod(warp)
     divide = staticmethod(divide)
     opaque = staticmethod(opaque)
+    function = staticmethod(register_jitable)
+    """A function of operations that several kernels, or one in several places, call."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
