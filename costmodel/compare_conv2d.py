@@ -15,10 +15,11 @@ from costmodel import conv2d, measurements
 from costmodel.compare import Comparison, Pair
 from costmodel.cross_validation import Problem
 from costmodel.gpus import GPU, load
+from costmodel.measure_conv2d import BACKWARD
 from costmodel.measurements import Row
 
 KEPT = "kept"
-"""Rows whose spectrum of x was there already."""
+"""Rows of gradients with spectra of x and w that were there already, and of passes that kept them."""
 JUDGED = ("", KEPT, "depthwise")
 """Variants of ours that are predicted: not the host's time of a call."""
 
@@ -41,6 +42,8 @@ def costs_of(row: Row) -> tuple[Tiles, list[Any]]:
     """
     from kernels_numba.conv2d_dispatch import costs, plans
     from kernels_numba.conv2d_geometry import Geometry
+    from kernels_numba.conv2d_plan import NONE
+    from kernels_numba.conv2d_shared import Gradients, W, X
 
     named = re.match(r"tiles (\d+)x(\d+)\b", row.note)
     if not named:
@@ -56,12 +59,17 @@ def costs_of(row: Row) -> tuple[Tiles, list[Any]]:
     )
     named = re.search(r"filter in (\d+)x(\d+) parts", row.note)
     parts = (int(named[1]), int(named[2])) if named else (1, 1)
-    found = plans(geometry, conv2d.PASSES[str(case["pass"])], row.dtype, tile=tile)
-    (plan,) = (plan for plan in found if plan.parts == parts)
-    launches = costs(plan)
-    if row.provider_variant == KEPT:
-        launches = [cost for cost in launches if cost.name != "transform of x"]
-    return Tiles(tile), launches
+    kept = row.provider_variant == KEPT
+    if case["pass"] != BACKWARD:
+        which = conv2d.PASSES[str(case["pass"])]
+        (plan,) = plans(geometry, which, row.dtype, tile=tile, parts=parts)
+        given = {"bprop": W, "accgrad": X}.get(str(case["pass"]), NONE) if kept else NONE
+        return Tiles(tile), costs(plan, given)
+    named = re.search(r"gradient of w in tiles (\d+)x(\d+)", row.note)
+    second = (int(named[1]), int(named[2])) if named else tile
+    (inputs,) = plans(geometry, "input_gradient", row.dtype, tile=tile, parts=parts)
+    (weights,) = plans(geometry, "weight_gradient", row.dtype, tile=second, parts=parts)
+    return Tiles(tile), Gradients(inputs, weights).costs(kept=kept)
 
 
 def compare(gpu: str | GPU, *, folder: Path | None = None) -> Comparison:

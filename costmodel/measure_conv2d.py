@@ -1,9 +1,10 @@
 """Measure convolution layers beside cuDNN; how a time is taken is described in `costmodel.measure`.
 
-Providers of a case: ``ours`` by FFT in the tiles that the model chooses, with all transforms inside; for the gradient
-of the weights also ``ours:kept``, with the spectrum of x that the forward pass kept; ``cudnn`` through PyTorch with
-``benchmark = True``, and ``cudnn:channels-last``, where all arrays lie that way (in fp32 without TF32). No padding,
-stride 1. Passes: fprop, bprop (gradient of the input) and accgrad (gradient of the weights). Errors are against
+Providers of a case: ``ours`` by FFT in the tiles that the model chooses, with all transforms inside; ``ours:kept`` with
+spectra that the forward pass kept, or, of that pass, keeping them, in the tiles that are best for all three; ``cudnn``
+through PyTorch with ``benchmark = True``, and ``cudnn:channels-last``, where all arrays lie that way (in fp32 without
+TF32). No padding, stride 1. Passes: fprop, bprop (gradient of the input), accgrad (gradient of the weights) and
+backward (both in one call). Errors are against
 float64, of eight images, or of eight outputs' weights. Rows ``:host-call`` have the host's time of a call instead.
 """
 
@@ -15,7 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel import measurements, render
@@ -27,6 +28,8 @@ from costmodel.measure import commit, need_torch, time_calls
 from costmodel.measurements import Row
 
 OP = "conv2d"
+BACKWARD = "backward"
+"""Both gradients."""
 MAX_SETS = 6
 EXACT_IMAGES, EXACT_OUTPUTS = 8, 8
 REPLAYS = 15
@@ -78,6 +81,13 @@ class Case:
         return PASSES[self.name_of_pass]
 
     @property
+    def passes(self) -> tuple[Case, ...]:
+        """Itself, or both gradients."""
+        if self.name_of_pass != BACKWARD:
+            return (self,)
+        return replace(self, name_of_pass="bprop"), replace(self, name_of_pass="accgrad")
+
+    @property
     def shapes(self) -> dict[str, tuple[int, int, int, int]]:
         """Of x, w and y."""
         out = self.size - self.taps + 1
@@ -89,8 +99,11 @@ class Case:
 
     @property
     def bytes_min(self) -> int:
-        """All three arrays, once each."""
-        return (4 if self.dtype == "fp32" else 2) * sum(math.prod(shape) for shape in self.shapes.values())
+        """All arrays, once each: three, or both gradients and what they are of."""
+        arrays = [*self.shapes.values()] + (
+            [self.shapes["x"], self.shapes["w"]] if len(self.passes) > 1 else []
+        )
+        return (4 if self.dtype == "fp32" else 2) * sum(math.prod(shape) for shape in arrays)
 
     @property
     def terms(self) -> int:
@@ -102,8 +115,8 @@ class Case:
 
     @property
     def flops(self) -> int:
-        """Of the direct sum."""
-        return 2 * math.prod(self.shapes["dy"]) * self.inputs // self.groups * self.taps**2
+        """Of the direct sums."""
+        return len(self.passes) * 2 * math.prod(self.shapes["dy"]) * self.inputs // self.groups * self.taps**2
 
     def provider(self, name: str) -> str:
         """The ``provider`` column."""
@@ -138,10 +151,13 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         for k in SWEEP[inputs]:
             if k != taps:
                 yield Case(batch, inputs, outputs, size, k, "fprop", "fp32")
+    for dtype in ("fp16", "fp32"):
+        for layer in LAYERS:
+            yield Case(*layer, BACKWARD, dtype)
     for name in PASSES:
         yield Case(*LARGE, name)
     for batch, channels, size, taps in DEPTHWISE:
-        for name in PASSES:
+        for name in (*PASSES, BACKWARD):
             yield Case(batch, channels, channels, size, taps, name, groups=channels)
 
 
@@ -172,17 +188,53 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
 
 def _compile(todo: Sequence[Case], torch: Any) -> None:
     """Machine code of all kernels into the cache, by several processes."""
-    specs = {step.spec: step.family.__name__ for case in todo for step in plan_of(case).steps()}
+    plans = [plan for case in todo for kept in {False, keeps(case)} for plan in plans_of(case, kept=kept)]
+    specs = {step.spec: step.family.__name__ for plan in plans for step in plan.steps()}
     compile_together([(family, spec) for spec, family in specs.items()], torch.cuda.get_device_capability(0))
 
 
-def plan_of(case: Case) -> Any:
-    """The plan that the model chooses for a case on this GPU."""
-    from kernels_numba import explain_conv2d
+def keeps(case: Case) -> bool:
+    """Whether the pass is measured with spectra that are kept as well."""
+    return (
+        case.dtype != "bf16"
+        and case.groups == 1
+        and (case.batch, case.inputs, case.outputs, case.size, case.taps) in LAYERS
+    )
 
-    shapes = case.shapes
-    settings: dict[str, Any] = {"dtype": case.dtype, "which": case.which, "groups": case.groups}
-    return explain_conv2d(shapes["x"], shapes["w"], **settings).plan
+
+def plans_of(case: Case, *, kept: bool) -> tuple[Any, ...]:
+    """The plans that the model chooses for a case on this GPU."""
+    from kernels_numba import device, explain_conv2d
+    from kernels_numba.conv2d_geometry import Geometry
+    from kernels_numba.conv2d_shared import of_forward, plan_to_keep, plans_of_gradients
+
+    x, w = case.shapes["x"], case.shapes["w"]
+    if not kept and case.name_of_pass != BACKWARD:
+        return (explain_conv2d(x, w, dtype=case.dtype, which=case.which, groups=case.groups).plan,)
+    here, geometry = device(), Geometry.of(x, w, groups=case.groups)
+    if not kept:
+        pair = plans_of_gradients(geometry, case.dtype, None, here.sm_count)
+        return pair.inputs, pair.weights
+    forward = plan_to_keep(geometry, case.dtype, None, here.sm_count)
+    pair = of_forward(forward)
+    return {"fprop": (forward,), "bprop": (pair.inputs,), "accgrad": (pair.weights,)}.get(
+        case.name_of_pass, (pair.inputs, pair.weights)
+    )
+
+
+def _note(case: Case, plans: Sequence[Any], *, kept: bool) -> str:
+    """How a case is measured; predictions read it (`compare_conv2d.costs_of`)."""
+    first, last = plans[0], plans[-1]
+    rows, columns = first.tile
+    text = f"tiles {rows}x{columns}, {first.tiles} an image, {max(p.bytes for p in plans) / 1e6:.1f} MB of spectra"
+    if first.part_count > 1:
+        text += "; filter in {}x{} parts".format(*first.parts)
+    if last.tile != first.tile:
+        text += "; gradient of w in tiles {}x{}".format(*last.tile)
+    if kept:
+        names = {"fprop": "x and w", "bprop": "w", "accgrad": "x"}.get(case.name_of_pass, "x and w")
+        text += f"; spectr{'a' if ' ' in names else 'um'} of {names} kept"
+    return text
 
 
 def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
@@ -191,22 +243,24 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row,
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = max(2, min(MAX_SETS, math.ceil(2 * cache / case.bytes_min)))
     data = [_data(case, torch, seed) for seed in range(sets)]
-    exact = _exact(case, data[0], torch)
-    plan = plan_of(case)
-    products = plan.images * plan.tiles if case.which == "weight_gradient" else plan.contraction[1]
+    exact = [_exact(one, data[0], torch) for one in case.passes]
+    plans = plans_of(case, kept=False)
+    products = max(p.images * p.tiles if p.which == "weight_gradient" else p.contraction[1] for p in plans)
     bound = reference.conv2d_bound(case.dtype, terms=products)
     of_library = 2 * reference.unit_roundoff(case.dtype)
-    if case.groups > 1 and case.which == "weight_gradient":
+    if case.groups > 1 and case.name_of_pass in ("accgrad", BACKWARD):
         of_library *= 2  # its sums are in halves from block to block
     if case.dtype == "fp32":  # it may add up all terms one after the other, or transform
-        of_library = reference.conv2d_bound("fp32", terms=case.terms)
-    rows, columns = plan.tile
-    note = f"tiles {rows}x{columns}, {plan.tiles} an image, {plan.bytes / 1e6:.1f} MB of spectra; {sets} input sets"
+        terms = max(one.terms for one in case.passes)
+        of_library = reference.conv2d_bound("fp32", terms=terms)
 
     def measured(
-        name: str, calls: Sequence[Callable[[], Any]], result: Any, text: str, limit: float
+        name: str, calls: Sequence[Callable[[], Any]], results: Sequence[Any], text: str, limit: float
     ) -> tuple[Row, float]:
-        error = ((_part(case, result).double() - exact).norm() / exact.norm()).item()
+        error = max(
+            ((_part(one, result).double() - right).norm() / right.norm()).item()
+            for one, result, right in zip(case.passes, results, exact, strict=True)
+        )
         if not error <= limit:  # true for NaN as well
             raise MeasurementError(
                 f"{name} {case.name} {case.dtype}: error {error:.3g}, bound {limit:.3g}; its row is not written"
@@ -214,20 +268,19 @@ def _case(case: Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row,
         times = time_calls(calls, torch, replays=REPLAYS)
         deciles = statistics.quantiles(times, n=10)
         values = (statistics.median(times), deciles[1], deciles[7], len(times), case.bytes_min, case.flops)
-        text = f"{text}; groups = {case.groups}" if case.groups > 1 else text
+        text = f"{text}; {sets} input sets" + (f"; groups = {case.groups}" if case.groups > 1 else "")
         return Row(OP, case.name, case.dtype, case.provider(name), *values, error, *stamp, text), limit
 
-    if plan.part_count > 1:
-        note += "; filter in {}x{} parts".format(*plan.parts)
-    calls, result = _ours(case, data, torch, kept=False)
-    yield measured("ours", calls, result, note, bound)
-    if case.name_of_pass == "accgrad" and case.groups == 1:
-        calls, result = _ours(case, data, torch, kept=True)
-        yield measured("ours:kept", calls, result, note + "; spectrum of x kept", bound)
+    calls, results = _ours(case, data, torch, kept=False)
+    yield measured("ours", calls, results, _note(case, plans, kept=False), bound)
+    if keeps(case):
+        calls, results = _ours(case, data, torch, kept=True)
+        yield measured("ours:kept", calls, results, _note(case, plans_of(case, kept=True), kept=True), bound)
     for name, layout in (("cudnn", torch.contiguous_format), ("cudnn:channels-last", torch.channels_last)):
         calls = _library(case, data, torch, layout)
-        text = f"cuDNN {torch.backends.cudnn.version()}, benchmark=True; {sets} input sets"
-        yield measured(name, calls, calls[0](), text, of_library)
+        found = calls[0]()
+        text = f"cuDNN {torch.backends.cudnn.version()}, benchmark=True"
+        yield measured(name, calls, found if len(case.passes) > 1 else [found], text, of_library)
 
 
 def host_rows(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]:
@@ -236,7 +289,7 @@ def host_rows(torch: Any, stamp: tuple[str, str]) -> Iterator[tuple[Row, float]]
 
     case = Case(*LAYERS[0], "fprop")
     data = _data(case, torch, 0)
-    calls, result = _ours(case, [data], torch, kept=False)
+    calls, (result,) = _ours(case, [data], torch, kept=False)
     exact = _exact(case, data, torch)
     error = ((_part(case, result).double() - exact).norm() / exact.norm()).item()
     bound = reference.conv2d_bound(case.dtype)
@@ -299,29 +352,33 @@ def _exact(case: Case, data: dict[str, Any], torch: Any) -> Any:
 
 def _ours(
     case: Case, data: list[dict[str, Any]], torch: Any, *, kept: bool
-) -> tuple[list[Callable[[], Any]], Any]:
+) -> tuple[list[Callable[[], Any]], tuple[Any, ...]]:
+    """Calls on each set of data, and the results of the first, which has been called."""
     import kernels_numba
 
-    size, k = case.size, case.taps
     calls: list[Callable[[], Any]] = []
     results = []
     for one in data:
-        shape = {"forward": "dy", "input_gradient": "x"}.get(case.which, "w")
-        y = torch.full_like(one[shape], math.nan)
-        results.append(y)
-        settings: dict[str, Any] = {"impl": "fft", "out": y, "groups": case.groups}
-        if case.which == "forward":
-            call = functools.partial(kernels_numba.conv2d, one["x"], one["w"], **settings)
-        elif case.which == "input_gradient":
-            call = functools.partial(
-                kernels_numba.conv2d_input_gradient, one["dy"], one["w"], input_size=size, **settings
-            )
-        else:
-            keep = kernels_numba.Conv2dSpectra() if kept else None
-            if keep is not None:
-                kernels_numba.conv2d(one["x"], one["w"], keep=keep)
-            settings |= {"kernel_size": k, "keep": keep}
-            call = functools.partial(kernels_numba.conv2d_weight_gradient, one["x"], one["dy"], **settings)
+        shapes = {"fprop": ("dy",), "bprop": ("x",), "accgrad": ("w",), BACKWARD: ("x", "w")}[
+            case.name_of_pass
+        ]
+        out = tuple(torch.full_like(one[name], math.nan) for name in shapes)
+        results.append(out)
+        keep = kernels_numba.Conv2dSpectra() if kept else None
+        layer: dict[str, Any] = {"impl": "fft", "groups": case.groups, "keep": keep}
+        x, w, dy, y = one["x"], one["w"], one["dy"], out[0]
+        if kept and case.name_of_pass != "fprop":
+            kernels_numba.conv2d(x, w, **layer)
+        call: Callable[[], Any] = {
+            "fprop": functools.partial(kernels_numba.conv2d, x, w, out=y, **layer),
+            "bprop": functools.partial(
+                kernels_numba.conv2d_input_gradient, dy, w, input_size=case.size, out=y, **layer
+            ),
+            "accgrad": functools.partial(
+                kernels_numba.conv2d_weight_gradient, x, dy, kernel_size=case.taps, out=y, **layer
+            ),
+            BACKWARD: functools.partial(kernels_numba.conv2d_gradients, dy, x, w, out=out, **layer),
+        }[case.name_of_pass]
         calls.append(call)
     calls[0]()
     return calls, results[0]
@@ -330,15 +387,16 @@ def _ours(
 def _library(case: Case, data: list[dict[str, Any]], torch: Any, layout: Any) -> list[Callable[[], Any]]:
     calls: list[Callable[[], Any]] = []
     backward = torch.ops.aten.convolution_backward
-    wanted = [case.which == "input_gradient", case.which == "weight_gradient", False]
+    passes = {one.name_of_pass for one in case.passes}
+    wanted = ["bprop" in passes, "accgrad" in passes, False]
     for one in data:
         x, w, dy = (one[name].to(memory_format=layout) for name in ("x", "w", "dy"))
-        if case.which == "forward":
+        if case.name_of_pass == "fprop":
             calls.append(
                 lambda x=x, w=w: torch.nn.functional.conv2d(x, w, groups=case.groups)  # type: ignore[misc]
             )
             continue
-        place = wanted.index(True)
+        place = slice(2) if all(wanted[:2]) else wanted.index(True)
         calls.append(
             lambda x=x, w=w, dy=dy, place=place: backward(  # type: ignore[misc]
                 dy, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], case.groups, wanted

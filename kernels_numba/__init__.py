@@ -25,6 +25,7 @@ from kernels_numba.calibration import Calibration, calibrate_phi
 from kernels_numba.conv2d import (
     Conv2dSpectra,
     conv2d,
+    conv2d_gradients,
     conv2d_input_gradient,
     conv2d_weight_gradient,
     explain_conv2d,
@@ -54,6 +55,7 @@ __all__ = [
     "Spectrum",
     "calibrate_phi",
     "conv2d",
+    "conv2d_gradients",
     "conv2d_input_gradient",
     "conv2d_weight_gradient",
     "decode_attention",

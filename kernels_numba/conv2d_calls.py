@@ -7,14 +7,14 @@ The second time the same kind of arrays comes with the same settings, :class:`Re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.conv2d_plan import Plan
+from kernels_numba.conv2d_plan import Kept, Plan
 from kernels_numba.conv2d_run import Launches, halves_at
 from kernels_numba.conv2d_steps import WHOLE, Alignment
 
@@ -22,27 +22,31 @@ WHOLE_BYTES = 16
 """What arrays begin at multiples of, where `WHOLE` holds."""
 
 
+Spectra = dict[str, Any]
+"""Spectra by operand ("x", "w", "dy"): those that are there already, or those that a pass hands out."""
+
+
 @lru_cache(maxsize=256)
-def launches(plan: Plan, aligned: Alignment, kept_x: bool, index: int) -> Launches:
+def launches(plan: Plan, aligned: Alignment, kept: Kept, index: int) -> Launches:
     """The launches of a plan on GPU ``index``, made once."""
-    return Launches(plan.steps(aligned, kept_x=kept_x), index)
+    return Launches(plan.steps(aligned, kept), index)
 
 
 def run_on_gpu(
-    plan: Plan, arrays: dict[str, Any], y: Any, adapter: Adapter, index: int, kept: Any = None
-) -> dict[str, Any]:
-    """One pass of arrays on GPU ``index``; ``kept`` is the spectrum of x. The workspaces that it used."""
+    plan: Plan, arrays: dict[str, Any], y: Any, adapter: Adapter, index: int, given: Spectra
+) -> Spectra:
+    """One pass of arrays on GPU ``index``; ``given`` are spectra that are there already. Those of both operands."""
     addresses = {name: adapter_of(a, name).pointer(a) for name, a in arrays.items()}
     addresses["out"] = adapter_of(y, "out").pointer(y)
     # Workspaces come from the arrays' library, whose allocator knows the stream they are used on.
-    spaces = {}
+    spaces = {name: given[operand] for operand, name in plan.workspaces.items() if operand in given}
     for name, words in plan.words(plan.images).items():
-        given = kept is not None and name == "B"
-        spaces[name] = kept if given else adapter.empty(index, (words,), np.int32)
+        if name not in spaces:
+            spaces[name] = adapter.empty(index, (words,), np.int32)
         addresses[name] = adapter_of(spaces[name], name).pointer(spaces[name])
     aligned = Alignment(*(halves_at(addresses.get(name, addresses["out"])) for name in ("x", "w", "dy")))
-    launches(plan, aligned, kept is not None, index)(adapter.stream(index), addresses)
-    return spaces
+    launches(plan, aligned, frozenset(given), index)(adapter.stream(index), addresses)
+    return {operand: spaces[name] for operand, name in plan.workspaces.items()}
 
 
 def is_whole(*arrays: Any) -> bool:
@@ -51,31 +55,47 @@ def is_whole(*arrays: Any) -> bool:
 
 
 class Repeated:
-    """A pass that has run before, for arrays that begin at multiples of 16 bytes: ``call(a, b, out)``.
+    """A pass that has run before, for arrays that begin at multiples of 16 bytes: ``call(a, b, out, spectra)``.
 
-    ``a`` and ``b`` are the operands in the order of the pass's arguments. Returns None where it cannot: the arrays are
-    of another kind than the first ones, or need an error.
+    ``a`` and ``b`` are the operands in the order of the pass's arguments, ``spectra`` those that were ``given`` to the
+    first call; those named in ``handed_out`` are put there, each in an array of its own. Returns None where it cannot:
+    the arrays are of another kind than the first ones, or need an error.
     """
 
-    def __init__(self, plan: Plan, arrays: dict[str, Any], y: Any, adapter: Adapter, index: int) -> None:
-        self.adapter, self.index, self.shape = adapter, index, tuple(y.shape)
+    def __init__(
+        self,
+        plan: Plan,
+        arrays: dict[str, Any],
+        y: Any,
+        adapter: Adapter,
+        index: int,
+        given: Iterable[str] = (),
+        handed_out: Iterable[str] = (),
+    ) -> None:
+        self.plan, self.adapter, self.index, self.shape = plan, adapter, index, tuple(y.shape)
         self.readers = [adapter_of(a, name).reader(a) for name, a in arrays.items()]
         self.read_out = adapter_of(y, "out").reader(y)
-        words = plan.words(plan.images)
-        self.elements = sum(words.values()) * 4 // plan.element_bytes
-        names = [*arrays, "out"]
-        starts = {name: 0 for name in names}
+        words, where = plan.words(plan.images), plan.workspaces
+        self.given = tuple(given)
+        self.handed_out = {name: self._elements(words[where[name]]) for name in handed_out}
+        apart = [where[name] for name in (*self.given, *self.handed_out)]
+        names = [*arrays, "out", *apart]
+        places, starts = {name: i for i, name in enumerate(names)}, dict.fromkeys(names, 0)
         at = 0
-        for name, count in words.items():  # all in one allocation, last in the list of addresses
-            starts[name] = at
-            at += 4 * count
-        places = {name: names.index(name) if name in names else len(names) for name in starts}
+        for name, count in words.items():  # all others in one allocation, last in the list of addresses
+            if name not in apart:
+                places[name], starts[name] = len(names), at
+                at += 4 * count
+        self.elements = self._elements(at // 4)
         self.launches: list[tuple[Callable[..., None], tuple[tuple[int, int], ...]]] = [
             (start, tuple((places[name], starts[name] + offset) for name, offset in refs))
-            for start, refs, _ in launches(plan, WHOLE, False, index).steps
+            for start, refs, _ in launches(plan, WHOLE, frozenset(self.given), index).steps
         ]
 
-    def __call__(self, a: Any, b: Any, out: Any) -> Any:
+    def _elements(self, words: int) -> int:
+        return words * 4 // self.plan.element_bytes
+
+    def __call__(self, a: Any, b: Any, out: Any, spectra: Spectra) -> Any:
         """The pass, or None."""
         read_a, read_b = self.readers
         first, second = read_a(a), read_b(b)
@@ -85,8 +105,11 @@ class Repeated:
         third = self.read_out(y) if y is not None else 0
         if not (first and second and third) or (first | second | third) % WHOLE_BYTES:
             return None
+        for name, elements in self.handed_out.items():
+            spectra[name] = self.adapter.empty_of(a, (elements,))
+        apart = [self.adapter.pointer(spectra[name]) for name in (*self.given, *self.handed_out)]
         space = self.adapter.empty_of(a, (self.elements,))
-        addresses = (first, second, third, self.adapter.pointer(space))
+        addresses = (first, second, third, *apart, self.adapter.pointer(space))
         stream = self.adapter.stream(self.index)
         for start, places in self.launches:
             start(stream, *[addresses[i] + offset for i, offset in places])
@@ -94,14 +117,14 @@ class Repeated:
 
 
 class Direct:
-    """As `Repeated`, a pass by the direct library: ``call(a, b, out)``."""
+    """As `Repeated`, a pass by the direct library."""
 
     def __init__(self, which: str, geometry: Any, arrays: dict[str, Any], y: Any, adapter: Any) -> None:
         self.which, self.geometry, self.names, self.adapter = which, geometry, tuple(arrays), adapter
         self.readers = [adapter.reader(a) for a in arrays.values()]
         self.read_out = adapter.reader(y)
 
-    def __call__(self, a: Any, b: Any, out: Any) -> Any:
+    def __call__(self, a: Any, b: Any, out: Any, spectra: Spectra) -> Any:
         """The pass, or None."""
         read_a, read_b = self.readers
         if not (read_a(a) and read_b(b) and (out is None or self.read_out(out))):
@@ -110,28 +133,41 @@ class Direct:
         return result if out is None else out.copy_(result)
 
 
-_repeated: dict[tuple, Callable[[Any, Any, Any], Any]] = {}
+class RepeatedGradients:
+    """Both gradients that have run before: ``call(dy, (x, w), (dx, dw), spectra)``."""
+
+    def __init__(self, first: Repeated, second: Repeated) -> None:
+        self.first, self.second = first, second
+
+    def __call__(self, dy: Any, operands: tuple[Any, Any], out: tuple[Any, Any], spectra: Spectra) -> Any:
+        """Both, or None."""
+        x, w = operands
+        dx = self.first(dy, w, out[0], spectra)
+        dw = None if dx is None else self.second(x, dy, out[1], spectra)
+        return None if dw is None else (dx, dw)
+
+
+_repeated: dict[tuple, Callable[..., Any]] = {}
 MOST = 1024
 
 
-def key_of(which: str, a: Any, b: Any, settings: tuple, out: Any) -> tuple | None:
+def key_of(which: str, a: Any, b: Any, settings: tuple, out: Any, kept: Any = None) -> tuple | None:
     """What calls have in common that can be the same; None where the arguments are no arrays.
 
-    Settings count by their text, which tells 1 from True and 1.0.
+    Settings count by their text, which tells 1 from True and 1.0; ``kept`` is what is known of the spectra kept.
     """
     try:
-        return which, type(a), type(b), type(out), a.shape, b.shape, a.dtype, repr(settings)
+        return which, type(a), type(b), type(out), a.shape, b.shape, a.dtype, repr(settings), kept
     except AttributeError:
         return None
 
 
-def again(key: tuple | None, a: Any, b: Any, out: Any) -> Any:
-    """The result of a call that was remembered, or None."""
-    call = _repeated.get(key) if key is not None else None
-    return None if call is None else call(a, b, out)
+def remembered(key: tuple | None) -> Any:
+    """A call that was remembered, or None."""
+    return _repeated.get(key) if key is not None else None
 
 
-def remember(key: tuple | None, call: Callable[[Any, Any, Any], Any]) -> None:
+def remember(key: tuple | None, call: Callable[..., Any]) -> None:
     """Remember a call."""
     if key is None:
         return

@@ -13,7 +13,7 @@ from math import prod
 
 from kernels_numba.conv2d_float import FEW_COLUMNS
 from kernels_numba.conv2d_geometry import Geometry, Pair
-from kernels_numba.conv2d_plan import PASSES, Plan, candidates
+from kernels_numba.conv2d_plan import NONE, PASSES, Kept, Plan, candidates
 from kernels_numba.conv2d_steps import Source
 from kernels_numba.conv2d_tiles import Axis
 from kernels_numba.device import LARGEST_SHARED_BYTES
@@ -120,8 +120,8 @@ class Cost:
         return max(terms, key=lambda name: terms[name])
 
 
-def costs(plan: Plan) -> list[Cost]:
-    """What the launches of a plan do, one image group after the other added up."""
+def costs(plan: Plan, kept: Kept = NONE) -> list[Cost]:
+    """What the launches of a plan do, one image group after the other added up; the spectra of ``kept`` are there."""
     geometry, images = plan.geometry, plan.geometry.x_shape[0]
     words, size, single = plan.words(images), plan.element_bytes, plan.dtype == "fp32"
     points = {name: count // plan.point_words for name, count in words.items()}
@@ -133,6 +133,8 @@ def costs(plan: Plan) -> list[Cost]:
     found = []
     large = plan.tile[0] * plan.tile[1] > SMALL_TILE
     for name, source in zip("AB", sources, strict=True):
+        if source.name in kept:
+            continue
         # Every part of a filter sees the images anew, and of the filters its own taps.
         seen = 1 if source.name == "w" else source.parts
         stored = seen * source.images * source.groups * source.channels * source.shape[0] * source.shape[1]
@@ -159,10 +161,10 @@ def costs(plan: Plan) -> list[Cost]:
     return found
 
 
-def seconds(plan: Plan, rates: Rates) -> float:
-    """Time of a pass by FFT."""
-    found = costs(plan)
-    extra = (plan.launches - len(found)) * rates.launch
+def seconds(plan: Plan, rates: Rates, kept: Kept = NONE) -> float:
+    """Time of a pass by FFT; the spectra of ``kept`` are there."""
+    found = costs(plan, kept)
+    extra = (plan.launches(kept) - len(found)) * rates.launch
     return sum(cost.seconds(rates) for cost in found) + extra
 
 
@@ -202,18 +204,19 @@ def plans(
     dtype: str,
     *,
     tile: int | Pair | None = None,
+    parts: Pair | None = None,
     memory: int | None = None,
     ample: int | None = None,
     shared_limit: int = LARGEST_SHARED_BYTES,
 ) -> list[Plan]:
-    """All ways to do a pass by FFT within ``memory`` bytes of spectra.
+    """All ways to do a pass by FFT within ``memory`` bytes of spectra; with ``parts``, those of so many of the filter.
 
     Without such a limit, those within ``ample`` bytes, or if there are none, those that need least.
 
     Raises ``ValueError`` where there is none: tiles that do not exist, or too little memory; the message says what
     would do.
     """
-    found = candidates(geometry, which)
+    found = [way for way in candidates(geometry, which) if parts in (None, way[2])]
     if tile is not None:
         wanted = tile if isinstance(tile, tuple) else (tile, tile)
         found = [way for way in found if (way[0].size, way[1].size) == wanted]
@@ -228,7 +231,8 @@ def plans(
     if not fitting:
         least = min(nbytes for _, nbytes in made)
         if memory is None:
-            return plans(geometry, which, dtype, tile=tile, memory=least, shared_limit=shared_limit)
+            again = {"tile": tile, "parts": parts, "memory": least, "shared_limit": shared_limit}
+            return plans(geometry, which, dtype, **again)  # type: ignore[arg-type]
         raise ValueError(
             f"memory: the spectra of this layer need at least {least} bytes (one image at a time); got a limit of "
             f"{memory}"

@@ -28,10 +28,14 @@ from typing import Any
 from kernels_numba import conv2d_float, conv2d_half, conv2d_pointwise, map_operands, map_transform
 from kernels_numba.conv2d_geometry import Geometry, Pair
 from kernels_numba.conv2d_steps import MULTIPLE, WHOLE, Alignment, Source, Step, Target, padded
-from kernels_numba.conv2d_tiles import Axis, axes
+from kernels_numba.conv2d_tiles import Axis, axes, from_start
 from kernels_numba.map_operands import FILTER, SIGNAL
 
 PASSES = ("forward", "input_gradient", "weight_gradient")
+OPERANDS = {"forward": ("x", "w"), "input_gradient": ("dy", "w"), "weight_gradient": ("dy", "x")}
+"""Of each pass, in the order of its workspaces "A" and "B"."""
+Kept = frozenset[str]
+NONE: Kept = frozenset()
 MORE_PARTS = 3
 """Smaller parts of a filter than need be leave larger steps from tile to tile: so many more are tried."""
 
@@ -130,12 +134,16 @@ class Plan:
         return (FILTER, SIGNAL) if self.which == "weight_gradient" else (SIGNAL, FILTER)
 
     @property
-    def launches(self) -> int:
-        """Kernels that are launched."""
-        parts = self.part_count
-        if self.which == "weight_gradient":
-            return self.batches * (1 + 2 * parts) + parts
-        return parts + self.batches * (parts + 2)
+    def workspaces(self) -> dict[str, str]:
+        """By operand, the workspace that its spectrum is in."""
+        return dict(zip(OPERANDS[self.which], "AB", strict=True))
+
+    def launches(self, kept: Kept = NONE) -> int:
+        """Kernels that are launched, with the spectra of some operands there already."""
+        parts, batches, over_images = self.part_count, self.batches, self.which == "weight_gradient"
+        transforms = {"x": parts * batches, "dy": batches if over_images else parts * batches, "w": parts}
+        needed = sum(transforms[name] for name in OPERANDS[self.which] if name not in kept)
+        return needed + (parts * (batches + 1) if over_images else 2 * batches)
 
     # ---- operands and results ----------------------------------------------------------------------------
     def _image(self, name: str, shape: tuple[int, ...], channels: int, images: int, **other: Any) -> Source:
@@ -261,26 +269,30 @@ class Plan:
         for start in range(0, total, self.images):
             yield start, min(self.images, total - start)
 
-    def steps(self, aligned: Alignment = WHOLE, *, kept_x: bool = False) -> list[Step]:
-        """All launches; ``kept_x``: the spectrum of x is there already (in "B" of the gradient of the weights)."""
+    def steps(self, aligned: Alignment = WHOLE, kept: Kept = NONE) -> list[Step]:
+        """All launches; ``kept``: operands ("x", "w", "dy") whose spectra are there already.
+
+        Of "x" and "dy" they are, then, of all images at once.
+        """
         parts = range(self.part_count)
         if self.which == "weight_gradient":
-            return self._steps_over_images(aligned, kept_x=kept_x)
-        made = [self.transform(self.source_w(part), "B", aligned.w) for part in parts]
+            return self._steps_over_images(aligned, kept)
+        made = [self.transform(self.source_w(part), "B", aligned.w) for part in parts if "w" not in kept]
         forward = self.which == "forward"
         near, far = (aligned.x, aligned.y) if forward else (aligned.y, aligned.x)
         for start, images in self._groups():
-            for part in parts:
+            for part in parts if kept.isdisjoint(("x", "dy")) else ():
                 source = self.source_x(images, part=part) if forward else self.source_dy(images, part)
                 made.append(self.transform(source, "A", near, start))
             made += [self._product(images), self.inverse(images, far, start)]
         return made
 
-    def _steps_over_images(self, aligned: Alignment, *, kept_x: bool) -> list[Step]:
+    def _steps_over_images(self, aligned: Alignment, kept: Kept) -> list[Step]:
         made, parts, total = [], range(self.part_count), self.geometry.x_shape[0]
         for start, images in self._groups():
-            made.append(self.transform(self.source_dy(images), "A", aligned.y, start))
-            if not kept_x:
+            if "dy" not in kept:
+                made.append(self.transform(self.source_dy(images), "A", aligned.y, start))
+            if "x" not in kept:
                 sources = (self.source_x(images, part=part) for part in parts)
                 made += [self.transform(source, "B", aligned.x, start) for source in sources]
             order = {"first": start == 0, "last": start + images == total}
@@ -328,7 +340,10 @@ def _axis_candidates(geometry: Geometry, which: str, i: int) -> list[tuple[int, 
     for parts in range(fewest, min(fewest + MORE_PARTS, taps) + 1 if fewest > 1 else 2):
         span = dilation * (-(-taps // parts) - 1) + 1
         if which == "input_gradient":
-            sides = axes(dense, n, span, before - span + 1, span - 1, wrap=parts == 1)
+            low = before - span + 1
+            sides = axes(dense, n, span, low, span - 1, wrap=parts == 1)
+            if parts == 1:
+                sides = [from_start(axis, dense, n, span, low) for axis in sides]
         else:
             sides = axes(n, dense, span, -before, 0, wrap=parts == 1)
         found += [(parts, axis) for axis in sides]

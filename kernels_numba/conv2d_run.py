@@ -95,21 +95,26 @@ def poisoned(halves: int) -> NDArray[np.int16]:
 
 
 def run_cpu(
-    plan: Plan, arrays: dict[str, NDArray], out_shape: tuple[int, ...]
+    plan: Plan,
+    arrays: dict[str, NDArray],
+    out_shape: tuple[int, ...],
+    given: dict[str, NDArray] | None = None,
 ) -> tuple[NDArray, Counters, dict[str, NDArray]]:
-    """One pass of host arrays: the result, what all launches did, and the workspaces.
+    """One pass of host arrays: the result, what all launches did, and the spectra of its operands.
 
-    ``arrays``: "x", "w", "dy" as the pass needs them; "B" is the spectrum of x, if it is there already.
+    ``arrays``: "x", "w", "dy" as the pass needs them; ``given``: spectra of operands that are there already.
     """
     made = {name: _aligned(values.reshape(-1).view(np.int16)) for name, values in arrays.items()}
+    given = given or {}
+    made |= {plan.workspaces[operand]: _aligned(values) for operand, values in given.items()}
     for name, words in plan.words(plan.images).items():
         if name not in made:
             made[name] = poisoned(2 * words)
     made["out"] = poisoned(plan.point_words * int(np.prod(out_shape)))
-    steps = plan.steps(kept_x="B" in arrays)  # all arrays are copies that begin on 16 bytes
+    steps = plan.steps(kept=frozenset(given))  # all arrays are copies that begin on 16 bytes
     counters = run_steps(steps, plan.dtype, made)
     result = made["out"].view(STORAGE_TYPES[plan.dtype]).reshape(out_shape)
-    return result, counters, {name: made[name] for name in plan.words(plan.images)}
+    return result, counters, {operand: made[name] for operand, name in plan.workspaces.items()}
 
 
 def halves_at(address: int) -> int:

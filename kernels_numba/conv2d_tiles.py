@@ -12,7 +12,7 @@ needs n + p samples, not n + 2 p.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels_numba.map_transform import SIZES
 
@@ -53,6 +53,17 @@ def axis(
     if step < 1:
         return None
     return Axis(size, -(-n_out // step), step, low, skip)
+
+
+def from_start(tiles: Axis, n_in: int, n_out: int, span: int, low: int) -> Axis:
+    """Tiles of a filter that runs backwards; if one holds the source, it begins with the source if it can.
+
+    The gradient of the weights wants its samples there too, so one transform serves both. Results are then skipped up
+    to the place of the first, and what wraps around must end before it.
+    """
+    skip, last = low + span - 1, n_in + span - 2
+    fits = n_in <= tiles.size and skip >= 0 and skip + n_out <= tiles.size and last - tiles.size < skip
+    return replace(tiles, first=0, skip=skip) if tiles.count == 1 and fits else tiles
 
 
 def axes(n_in: int, n_out: int, span: int, low: int, skip: int, *, wrap: bool = True) -> list[Axis]:

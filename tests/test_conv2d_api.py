@@ -1,31 +1,37 @@
 """conv2d and its gradients as a user calls them: arguments, errors, memory, kept spectra, the choice of a way."""
 
-import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_conv2d import Case, cases
 
 import kernels_numba
 import reference
+from costmodel.conv2d_counts import of_steps
 from kernels_numba import (
     Conv2dSpectra,
     conv2d,
     conv2d_calls,
+    conv2d_gradients,
     conv2d_input_gradient,
     conv2d_weight_gradient,
     explain_conv2d,
 )
 from kernels_numba.arrays import adapter_of
-from kernels_numba.conv2d_dispatch import plans, rates_for, seconds
+from kernels_numba.conv2d_dispatch import costs, plans, rates_for, seconds
 from kernels_numba.conv2d_geometry import Geometry
-from kernels_numba.conv2d_plan import PASSES
-from kernels_numba.conv2d_tiles import axes
+from kernels_numba.conv2d_passes import ample_bytes
+from kernels_numba.conv2d_plan import NONE, PASSES
+from kernels_numba.conv2d_run import run_cpu
+from kernels_numba.conv2d_shared import of_forward
+from kernels_numba.conv2d_tiles import axes, from_start
 from kernels_numba.device import Device
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernels_numba.HostCopyWarning")
@@ -35,30 +41,112 @@ def data(*shape: int, seed: int = 0, dtype: Any = np.float16) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def test_passes_are_adjoint_and_the_spectrum_is_reused() -> None:
-    """<conv(x, w), dy> = <x, gx> = <w, gw>, within the bounds of the three; the kept spectrum changes nothing."""
+def test_passes_are_adjoint_and_spectra_are_reused() -> None:
+    """<conv(x, w), dy> = <x, gx> = <w, gw>, within the bounds of the three; kept spectra change nothing."""
     x, w, layer = data(2, 2, 9, 11), data(3, 2, 3, 4, seed=1), {"padding": (1, 2)}
     keep = Conv2dSpectra()
     assert keep.bytes == 0
     y = conv2d(x, w, keep=keep, **layer)
-    assert keep.bytes == 4 * 128 * 2 * 4  # frequencies, images, channels padded to four
+    # Frequencies, images or outputs, channels padded to four.
+    assert (keep.x_bytes, keep.w_bytes) == (4 * 128 * 2 * 4, 4 * 128 * 3 * 4)
+    assert keep.bytes == keep.x_bytes + keep.w_bytes == keep.x.nbytes + keep.w.nbytes
     dy = data(*y.shape, seed=2)
     gx = conv2d_input_gradient(dy, w, input_size=(9, 11), **layer)
-    gw = conv2d_weight_gradient(x, dy, kernel_size=(3, 4), keep=keep, **layer)
-    again = conv2d_weight_gradient(x, dy, kernel_size=(3, 4), **layer)
-    assert np.array_equal(gw, again)
+    gw = conv2d_weight_gradient(x, dy, kernel_size=(3, 4), **layer)
+    # Neither x nor w is read again.
+    lost_x, lost_w = np.full_like(x, np.nan), np.full_like(w, np.nan)
+    assert np.array_equal(
+        gx, conv2d_input_gradient(dy, lost_w, input_size=(9, 11), keep=keep, **layer)
+    ) and np.array_equal(gw, conv2d_weight_gradient(lost_x, dy, kernel_size=(3, 4), keep=keep, **layer))
+    out = np.full_like(x, np.nan), np.full_like(w, np.nan)
+    found = conv2d_gradients(dy, lost_x, lost_w, keep=keep, out=out, **layer)
+    assert all(a is b for a, b in zip(found, out, strict=True))
+    for both in (found, conv2d_gradients(dy, x, w, **layer)):
+        assert np.array_equal(both[0], gx) and np.array_equal(both[1], gw)
     reference.check_conv2d(y, reference.conv2d(x, w, **layer), x, w, which="forward", dtype="fp16")
     sizes = [np.linalg.norm(a.astype(float)) for a in (x, w, dy)]
     inner = [float(np.vdot(a.astype(float), b.astype(float))) for a, b in ((y, dy), (x, gx), (w, gw))]
     allowed = 2 * reference.conv2d_bound("fp16", samples=w.size) * np.prod(sizes)
     assert max(inner) - min(inner) < allowed < 0.1 * np.prod(sizes)
-    other = data(2, 2, 9, 12)
-    with pytest.raises(ValueError, match="keep: it holds no spectrum of this layer's x"):
-        conv2d_weight_gradient(other, data(2, 3, 9, 13), kernel_size=(3, 4), keep=keep, **layer)
-    keep.clear()
+    conv2d(x[:0], w, keep=keep, **layer)
     assert keep.bytes == 0
-    with pytest.raises(ValueError, match="keep: it holds no spectrum"):
-        conv2d_weight_gradient(x, dy, kernel_size=(3, 4), keep=keep, **layer)
+
+
+def test_kept_spectra_must_be_of_the_layer() -> None:
+    """What does not fit is named, with what is held and what came."""
+    x, w, dy = data(2, 2, 9, 11), data(3, 2, 3, 4, seed=1), data(2, 3, 7, 8, seed=2)
+    keep = Conv2dSpectra()
+    with pytest.raises(ValueError, match="keep: it holds no spectra; give it to conv2d first"):
+        conv2d_input_gradient(dy, w, input_size=(9, 11), keep=keep)
+    conv2d(x, w, keep=keep)
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (
+            lambda: conv2d_weight_gradient(
+                data(2, 2, 9, 12), data(2, 3, 7, 9), kernel_size=(3, 4), keep=keep
+            ),
+            r"of another layer, with x_shape \(2, 2, 9, 11\); got \(2, 2, 9, 12\)",
+        ),
+        (
+            lambda: conv2d_input_gradient(data(2, 3, 9, 10), w, input_size=(9, 11), padding=1, keep=keep),
+            r"with padding before \(0, 0\); got \(1, 1\)",
+        ),
+        (
+            lambda: conv2d_gradients(*(a.astype(np.float32) for a in (dy, x, w)), keep=keep),
+            "it holds spectra of fp16, and this layer is in fp32",
+        ),
+        (
+            lambda: conv2d_input_gradient(dy, w, input_size=(9, 11), keep=keep, tile=32),
+            r"tile: the spectra that keep holds are of tiles of 16 x 16; got \(32, 32\)",
+        ),
+        (
+            lambda: conv2d_weight_gradient(x, dy, kernel_size=(3, 4), keep=keep, memory=1000),
+            "memory: with the spectrum of x kept this layer needs",
+        ),
+        (
+            lambda: conv2d_input_gradient(dy, w, input_size=(9, 11), keep=keep, memory=1000),
+            r"memory: .* need at least \d+ bytes",
+        ),
+    ]
+    for call, message in calls:
+        with pytest.raises(ValueError, match=message):
+            call()
+    keep.place = ("torch", 1)
+    with pytest.raises(ValueError, match="its spectra are in GPU 1, of torch and the arrays in host memory"):
+        conv2d_input_gradient(dy, w, input_size=(9, 11), keep=keep)
+    with pytest.raises(ValueError, match=r"out: expected two arrays.*got 1"):
+        conv2d_gradients(dy, x, w, out=(x,))
+
+
+@given(cases(), st.booleans())
+@settings(max_examples=15)
+def test_both_gradients_are_those_of_the_passes(case: Case, whole: bool) -> None:
+    """With spectra kept and dy transformed once: the bits of each pass alone, in fewer launches, as counted."""
+    geometry, layer = case.geometry, case.layer
+    given = [replace(case, which=which).data() for which in ("forward", "weight_gradient")]
+    x, w, dy = given[0]["x"], given[0]["w"], given[1]["dy"]
+    keep = Conv2dSpectra()
+    conv2d(x, w, keep=keep, tile=None if whole else case.tile, **layer)
+    dx, dw = conv2d_gradients(dy, x, w, keep=keep, **layer)
+    assert keep.plan is not None
+    pair = of_forward(keep.plan)
+    alone = [
+        run_cpu(plan, arrays, shape)
+        for plan, arrays, shape in (
+            (pair.inputs, {"dy": dy, "w": w}, geometry.x_shape),
+            (pair.weights, {"dy": dy, "x": x}, geometry.w_shape),
+        )
+    ]
+    assert np.array_equal(dx, alone[0][0]) and np.array_equal(dw, alone[1][0])
+    first, second = pair.kept(kept=True)
+    if pair.shared:  # nothing but spectra is needed
+        spectra = {"dy": alone[0][2]["dy"], "x": keep.x}
+        again, counters, _ = run_cpu(pair.weights, {}, geometry.w_shape, spectra)
+        counted, found = vars(of_steps(pair.weights.steps(kept=second))), counters.as_dict()
+        assert np.array_equal(again, dw) and counted == {name: found[name] for name in counted}
+    for plan, kept in ((pair.inputs, first), (pair.weights, second)):
+        assert plan.launches(kept) == len(plan.steps(kept=kept)) < plan.launches()
+        fewer, all_bytes = (sum(cost.bytes for cost in costs(plan, some)) for some in (kept, NONE))
+        assert fewer < all_bytes
 
 
 @pytest.mark.parametrize("dtype", ("fp16", "fp32"))
@@ -71,6 +159,9 @@ def test_spectra_of_large_filters_are_reused(dtype: str) -> None:
     reference.check_conv2d(y, reference.conv2d(x, w), x, w, which="forward", dtype=dtype)
     assert keep.plan is not None and keep.plan.part_count > 1
     dy = data(*y.shape, seed=2, dtype=kind)
+    gx = conv2d_input_gradient(dy, np.full_like(w, np.nan), input_size=(68, 4), keep=keep)
+    exact = reference.conv2d_input_gradient(dy, w, size=(68, 4))
+    reference.check_conv2d(gx, exact, dy, w, which="input_gradient", dtype=dtype)
     gw = conv2d_weight_gradient(x, dy, kernel_size=(66, 2), keep=keep)
     exact = reference.conv2d_weight_gradient(dy, x, size=(66, 2))
     reference.check_conv2d(gw, exact, dy, x, which="weight_gradient", dtype=dtype)
@@ -167,7 +258,7 @@ def test_plans_obey_the_limit(
         assert plan.bytes <= memory
         assert plan.images * plan.batches >= n
         assert seconds(plan, rates_for(132)) > 0
-    assert found[0].launches == len(found[0].steps())
+    assert found[0].launches() == len(found[0].steps())
 
 
 def test_without_a_limit_spectra_leave_most_of_the_memory() -> None:
@@ -180,8 +271,7 @@ def test_without_a_limit_spectra_leave_most_of_the_memory() -> None:
     assert (whole.images, one.images, asked.images) == (64, 1, 64)
     assert 1 < half.images < 64 and half.bytes <= whole.bytes // 2
     gpu = Device("gpu", "", memory_bytes=4 * whole.bytes)
-    module = sys.modules["kernels_numba.conv2d"]  # the package's name of it is the function's
-    assert module._ample(gpu) == whole.bytes and module._ample(Device("cpu", "")) is None
+    assert ample_bytes(gpu) == whole.bytes and ample_bytes(Device("cpu", "")) is None
 
 
 @given(
@@ -203,7 +293,11 @@ def test_tiles_compute_each_result_from_its_own_samples(
     padded = np.concatenate([np.zeros(before, int), source, np.zeros(after, int)])
     taps = filter_[::-1] if backwards else filter_
     exact = np.correlate(padded, taps, "valid")
-    for tiles in axes(n_in, n_out, span, -before, span - 1 if backwards else 0):
+    skip = span - 1 if backwards else 0
+    found_tiles = axes(n_in, n_out, span, -before, skip)
+    if backwards:
+        found_tiles += [from_start(tiles, n_in, n_out, span, -before) for tiles in found_tiles]
+    for tiles in found_tiles:
         found = np.zeros(n_out, int)
         for i in range(tiles.count):
             at = tiles.first + i * tiles.step + np.arange(tiles.size)
@@ -260,7 +354,7 @@ def test_calls_that_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole == all(a.ctypes.data % 16 == 0 for a in (x, w, out)) and not conv2d_calls.is_whole(
         x.reshape(-1)[1:]
     )
-    assert (call(x, w, out) is out) == whole
+    assert (call(x, w, out, {}) is out) == whole
     if whole:
         words, space = plan.words(plan.images), spaces[-1]
         assert 2 * space.size == 4 * sum(words.values())
@@ -270,15 +364,24 @@ def test_calls_that_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
             ("inverse", start + 4 * (words["A"] + words["B"]) + 4, out.ctypes.data + 2),
             ("B", start + 4 * words["A"]),
         ]
-    assert call(x[:1], w, out) is None and call(x, w.astype(np.float32), out) is None
+    assert call(x[:1], w, out, {}) is None and call(x, w.astype(np.float32), out, {}) is None
     assert (
-        call(x, w, out[:, :, :, :6]) is None
-        and call(np.zeros((2, 4, 9, 18), np.float16)[..., ::2], w, out) is None
+        call(x, w, out[:, :, :, :6], {}) is None
+        and call(np.zeros((2, 4, 9, 18), np.float16)[..., ::2], w, out, {}) is None
     )
+    # Spectra that are given or handed out are arrays of their own.
+    started.clear()
+    given: dict[str, Any] = {"w": np.zeros(words["B"], np.int32)} if whole else {}
+    call = conv2d_calls.Repeated(plan, {"x": x, "w": w}, out, adapter, 0, given, ("x",))
+    assert (call(x, w, out, given) is out) == whole
+    if whole:
+        assert [name for name, *_ in started] == ["transform", "inverse", "B"]
+        assert started[0][2] == given["x"].ctypes.data + 8 and started[2][1] == given["w"].ctypes.data
+        assert started[1][1] == spaces[-1].ctypes.data + 4 and 2 * spaces[-1].size == 4 * words["P"]
     key = conv2d_calls.key_of("forward", x, w, (1, 0), None)
     assert key != conv2d_calls.key_of("forward", x, w, (True, 0), None)
     assert conv2d_calls.key_of("forward", [1.0], w, (1, 0), None) is None
-    assert conv2d_calls.again(None, x, w, None) is None and conv2d_calls.again(key, x, w, None) is None
+    assert conv2d_calls.remembered(None) is None and conv2d_calls.remembered(key) is None
 
 
 def test_front_door_is_exported() -> None:
