@@ -13,7 +13,7 @@ from math import prod
 
 from kernels_numba.conv2d_float import FEW_COLUMNS
 from kernels_numba.conv2d_geometry import Geometry, Pair
-from kernels_numba.conv2d_plan import NONE, PASSES, Kept, Plan, candidates
+from kernels_numba.conv2d_plan import NONE, PASSES, Kept, Plan, can_fuse, candidates
 from kernels_numba.conv2d_steps import Source
 from kernels_numba.conv2d_tiles import Axis
 from kernels_numba.device import LARGEST_SHARED_BYTES
@@ -122,6 +122,8 @@ class Cost:
 
 def costs(plan: Plan, kept: Kept = NONE) -> list[Cost]:
     """What the launches of a plan do, one image group after the other added up; the spectra of ``kept`` are there."""
+    if plan.fused:
+        return _fused_costs(plan)
     geometry, images = plan.geometry, plan.geometry.x_shape[0]
     words, size, single = plan.words(images), plan.element_bytes, plan.dtype == "fp32"
     points = {name: count // plan.point_words for name, count in words.items()}
@@ -159,6 +161,19 @@ def costs(plan: Plan, kept: Kept = NONE) -> list[Cost]:
         stored += CUT_SECTORS * stored * SECTOR // (size * plan.across.step)
     found.append(Cost("inverse transform", 4 * words["P"] + stored, 0, points["P"], large, single))
     return found
+
+
+def _fused_costs(plan: Plan) -> list[Cost]:
+    """Both transforms and the sum of their products in one launch, and the transform back of the sums."""
+    geometry, size = plan.geometry, plan.element_bytes
+    maps = geometry.x_shape[0] * plan.tiles * geometry.groups
+    sums = 4 * plan.words(plan.images)["S"]
+    read = size * (prod(geometry.x_shape) + prod(geometry.y_shape))
+    points = plan.points * maps
+    return [
+        Cost("transforms and product", read + sums, 8 * points, 2 * points),
+        Cost("inverse transform", sums + size * prod(geometry.w_shape), 0, plan.points * geometry.groups),
+    ]
 
 
 def seconds(plan: Plan, rates: Rates, kept: Kept = NONE) -> float:
@@ -208,8 +223,11 @@ def plans(
     memory: int | None = None,
     ample: int | None = None,
     shared_limit: int = LARGEST_SHARED_BYTES,
+    fused: bool = True,
 ) -> list[Plan]:
     """All ways to do a pass by FFT within ``memory`` bytes of spectra; with ``parts``, those of so many of the filter.
+
+    ``fused``: in one launch where that can be; else spectra are there, to be given or kept.
 
     Without such a limit, those within ``ample`` bytes, or if there are none, those that need least.
 
@@ -226,12 +244,18 @@ def plans(
                 f"tile: accepted for this layer are {', '.join(f'{r}x{c}' for r, c in accepted)}; got {tile!r}"
             )
     limit = ample if memory is None else memory
-    made = [_within(geometry, which, dtype, way, limit, shared_limit) for way in found]
+    made = [_within(geometry, which, dtype, way, limit, shared_limit, fused=fused) for way in found]
     fitting = [plan for plan, _ in made if plan is not None]
     if not fitting:
         least = min(nbytes for _, nbytes in made)
         if memory is None:
-            again = {"tile": tile, "parts": parts, "memory": least, "shared_limit": shared_limit}
+            again = {
+                "tile": tile,
+                "parts": parts,
+                "memory": least,
+                "shared_limit": shared_limit,
+                "fused": fused,
+            }
             return plans(geometry, which, dtype, **again)  # type: ignore[arg-type]
         raise ValueError(
             f"memory: the spectra of this layer need at least {least} bytes (one image at a time); got a limit of "
@@ -247,11 +271,16 @@ def _within(
     way: tuple[Axis, Axis, Pair],
     memory: int | None,
     shared_limit: int,
+    *,
+    fused: bool,
 ) -> tuple[Plan | None, int]:
     """The plan of a tiling that obeys the limit, and the bytes it needs at least."""
     total = max(geometry.x_shape[0], 1)
     down, across, parts = way
     plan = Plan(geometry, which, dtype, down, across, total, shared_limit, parts)
+    if fused and can_fuse(plan):
+        plan = replace(plan, fused=True)
+        return (plan if memory is None or plan.bytes <= memory else None), plan.bytes
     if memory is None or plan.bytes <= memory:
         return plan, plan.bytes
     one = replace(plan, images=1)

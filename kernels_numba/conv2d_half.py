@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels_numba import map_inverse, map_operands, map_transform, spectral_gradient, spectral_product
+from kernels_numba import (
+    map_correlation,
+    map_inverse,
+    map_operands,
+    map_transform,
+    spectral_gradient,
+    spectral_product,
+)
 from kernels_numba.conv2d_geometry import Pair
-from kernels_numba.conv2d_steps import Constants, Ref, Source, Step, Target, contracted, padded
+from kernels_numba.conv2d_steps import Alignment, Constants, Ref, Source, Step, Target, contracted, padded
+from kernels_numba.map_correlation import Side
 
 if TYPE_CHECKING:
     from kernels_numba.conv2d_plan import Plan
 
 BLOCK_BYTES = 113 * 1024
 """Shared memory of a block of transforms, where the least number of channels allows: two blocks on an SM of 227 KiB."""
+CORRELATION_WARPS, CORRELATION_BLOCKS = 8, 1056
+"""Of a block that correlates maps, and blocks that a GPU of 132 SMs is kept busy by."""
 PRODUCT_COLUMNS: dict[int, tuple[Pair, ...]] = {
     16: ((96, 48), (64, 32), (32, 16)),
     32: ((96, 48), (64, 32), (32, 16)),
@@ -42,11 +52,10 @@ def _blocks(plan: Plan, halves: int) -> int:
     return 3 if halves > 1 else 2
 
 
-def transform(plan: Plan, source: Source, target: str, aligned: int, first_image: int) -> Step:
-    """Transform an operand, or the part of it that a part of the filter sees, into spectrum ``target``."""
-    (rows, columns), width, tiles_across = plan.tile, source.shape[1], source.tiles[1]
+def _window(plan: Plan, source: Source, aligned: int) -> Side:
+    """How a kernel reads a map of an operand."""
+    width, tiles_across = source.shape[1], source.tiles[1]
     spread = source.spread != (1, 1)
-    step = (plan.down.step, plan.across.step)
     halves = 8
     seen_rows, seen_columns = (
         min(-(-min(n, s - first) // 16) * 16, size)
@@ -54,23 +63,65 @@ def transform(plan: Plan, source: Source, target: str, aligned: int, first_image
     )
     places = [source.pitch, source.channel_stride, source.first[1], seen_columns // 4, source.extent[1]]
     places += [source.offset, width]
-    places += [step[1]] if tiles_across > 1 else []
+    places += [plan.across.step] if tiles_across > 1 else []
     while halves > 1 and (halves > aligned or any(p % halves for p in places)):
         halves //= 2
-    halves = 1 if spread else halves
-    channels = _channels(plan, source.slots, (rows * seen_rows + columns * seen_columns) // 2)
+    return Side(seen_rows, seen_columns, 1 if spread else halves, spread)
+
+
+def _constants(plan: Plan, side: Side, kind: str) -> Constants:
+    rows, columns = plan.tile
+    seen = (side.seen_rows, side.seen_columns)
+    key = (rows, columns, seen, map_transform.slices(rows, columns), kind, plan.dtype)
+    return Constants(map_operands.forward, key)
+
+
+def transform(plan: Plan, source: Source, target: str, aligned: int, first_image: int) -> Step:
+    """Transform an operand, or the part of it that a part of the filter sees, into spectrum ``target``."""
+    rows, columns = plan.tile
+    side = _window(plan, source, aligned)
+    channels = _channels(plan, source.slots, side.constant_words(rows, columns))
     spec = map_transform.Spec(
-        rows, columns, plan.dtype, seen_rows, seen_columns, halves, spread, channels,
-        warps=min(8, channels), blocks=_blocks(plan, halves),
+        rows, columns, plan.dtype, side.seen_rows, side.seen_columns, side.halves, side.spread, channels,
+        warps=min(8, channels), blocks=_blocks(plan, side.halves),
     )  # fmt: skip
-    key = (rows, columns, (seen_rows, seen_columns), spec.slices, source.kind, plan.dtype)
     blocks = -(-source.slots // channels)
     values = dict(
-        source.values(step, first_image, blocks),
-        words=Constants(map_operands.forward, key),
+        source.values((plan.down.step, plan.across.step), first_image, blocks),
+        words=_constants(plan, side, source.kind),
         spectrum=Ref(target, source.first_slot),
     )
     return Step(map_transform, spec, source.rows * blocks, values)
+
+
+def correlation_chunks(plan: Plan) -> int:
+    """Parts that the images and tiles of a channel are summed in, by blocks of their own.
+
+    A warp has four maps of each operand at least, and a GPU some blocks for each SM.
+    """
+    maps = plan.geometry.x_shape[0] * plan.tiles
+    return max(1, min(-(-maps // (4 * CORRELATION_WARPS)), -(-CORRELATION_BLOCKS // plan.geometry.groups)))
+
+
+def correlation(plan: Plan, aligned: Alignment) -> Step:
+    """Transform both operands of a depthwise gradient of the weights, multiply, and add up the maps of each chunk."""
+    images = plan.geometry.x_shape[0]
+    x, g = plan.source_x(images), plan.source_dy(images)
+    sides = _window(plan, x, aligned.x), _window(plan, g, aligned.y)
+    blocks = 2 if plan.tile[0] * plan.tile[1] <= 1024 else 1
+    spec = map_correlation.Spec(*plan.tile, plan.dtype, *sides, warps=CORRELATION_WARPS, blocks=blocks)
+    chunks = correlation_chunks(plan)
+    values = dict(
+        x=Ref("x"), g=Ref("dy"), sums=Ref("S"), maps=x.rows, tiles_down=x.tiles[0], tiles_across=x.tiles[1],
+        x_constants=_constants(plan, sides[0], x.kind), g_constants=_constants(plan, sides[1], g.kind),
+        channels=plan.geometry.groups, chunks=chunks, step_down=plan.down.step, step_across=plan.across.step,
+        x_image=x.image_stride, x_channel=x.channel_stride, x_pitch=x.pitch,
+        x_height=x.dense[0], x_width=x.dense[1], x_first_row=x.first[0], x_first_column=x.first[1],
+        g_image=g.image_stride, g_channel=g.channel_stride, g_pitch=g.pitch,
+        g_height=g.dense[0], g_width=g.dense[1], extent_down=g.extent[0], extent_across=g.extent[1],
+        down=g.spread[0], across=g.spread[1],
+    )  # fmt: skip
+    return Step(map_correlation, spec, plan.geometry.groups * chunks, values)
 
 
 def product(plan: Plan, images: int) -> Step:
@@ -138,17 +189,20 @@ def inverse(plan: Plan, target: Target, aligned: int, first_image: int) -> Step:
     places += [target.shape[1]]
     halves = 2 if aligned >= 2 and not apart and not any(p % 2 for p in places) else 1
     constants = (rows * wanted_rows + columns * wanted_columns) // 2
-    per_block = _channels(plan, target.slots, constants)
+    per_block = CORRELATION_WARPS if plan.fused else _channels(plan, target.slots, constants)
     spec = map_inverse.Spec(
         rows, columns, plan.dtype, wanted_rows, wanted_columns, halves, apart, per_block,
-        warps=min(8, per_block), blocks=_blocks(plan, 2),
+        warps=min(8, per_block), blocks=_blocks(plan, 2), sums=plan.fused,
     )  # fmt: skip
     key = (rows, columns, spec.slices, (wanted_rows, wanted_columns), skip, plan.dtype)
     blocks = -(-target.slots // per_block)
     values = dict(
         target.values(first_image, blocks),
-        spectrum=Ref("P", 2 * target.first_point),
+        spectrum=Ref("S") if plan.fused else Ref("P", 2 * target.first_point),
         words=Constants(map_operands.inverse, key),
         factor=map_operands.result_scale(*plan.tile, plan.kinds, plan.dtype),
+        parts=Ref("S" if plan.fused else "P"),
+        chunks=correlation_chunks(plan) if plan.fused else 0,
+        factor_of_sums=map_operands.lift(*plan.tile),
     )
     return Step(map_inverse, spec, target.maps * blocks, values)

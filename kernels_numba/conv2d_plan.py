@@ -25,7 +25,14 @@ from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any
 
-from kernels_numba import conv2d_float, conv2d_half, conv2d_pointwise, map_operands, map_transform
+from kernels_numba import (
+    conv2d_float,
+    conv2d_half,
+    conv2d_pointwise,
+    map_correlation,
+    map_operands,
+    map_transform,
+)
 from kernels_numba.conv2d_geometry import Geometry, Pair
 from kernels_numba.conv2d_steps import MULTIPLE, WHOLE, Alignment, Source, Step, Target, padded
 from kernels_numba.conv2d_tiles import Axis, axes, from_start
@@ -54,6 +61,8 @@ class Plan:
     shared_limit: int = 227 * 1024
     parts: Pair = (1, 1)
     """Of the filter, along both axes."""
+    fused: bool = False
+    """Whether both transforms and the sum of products are one launch, and their spectra are nowhere (`can_fuse`)."""
 
     # ---- sizes -------------------------------------------------------------------------------------------
     @property
@@ -120,6 +129,9 @@ class Plan:
         The spectra of the operands, "A" and "B", and of the product, "P"; if images go in groups that are summed, "S",
         the sums.
         """
+        if self.fused:
+            sums = conv2d_half.correlation_chunks(self) * self.points * self.geometry.groups
+            return {"S": 2 * sums}
         found = dict(zip("ABPS", _words(self, images), strict=True))
         return {name: words for name, words in found.items() if words or name != "S"}
 
@@ -136,10 +148,14 @@ class Plan:
     @property
     def workspaces(self) -> dict[str, str]:
         """By operand, the workspace that its spectrum is in."""
+        if self.fused:
+            return {}
         return dict(zip(OPERANDS[self.which], "AB", strict=True))
 
     def launches(self, kept: Kept = NONE) -> int:
         """Kernels that are launched, with the spectra of some operands there already."""
+        if self.fused:
+            return 2
         parts, batches, over_images = self.part_count, self.batches, self.which == "weight_gradient"
         transforms = {"x": parts * batches, "dy": batches if over_images else parts * batches, "w": parts}
         needed = sum(transforms[name] for name in OPERANDS[self.which] if name not in kept)
@@ -289,6 +305,8 @@ class Plan:
 
     def _steps_over_images(self, aligned: Alignment, kept: Kept) -> list[Step]:
         made, parts, total = [], range(self.part_count), self.geometry.x_shape[0]
+        if self.fused:
+            return [conv2d_half.correlation(self, aligned), self.inverse(total, aligned.w)]
         for start, images in self._groups():
             if "dy" not in kept:
                 made.append(self.transform(self.source_dy(images), "A", aligned.y, start))
@@ -315,6 +333,14 @@ def _words(plan: Plan, images: int) -> tuple[int, int, int, int]:
     first, second, product = (plan.points * plan.point_words * size for size in sizes)
     maker = conv2d_pointwise if plan.pointwise else plan.maker
     return first, second, product, parts * maker.gradient_sums(plan)
+
+
+def can_fuse(plan: Plan) -> bool:
+    """Whether a warp can keep a channel's spectra to itself: gradients of depthwise filters, in half precision."""
+    single = plan.dtype == "fp32" or plan.part_count > 1
+    return (
+        plan.pointwise and not single and plan.which == "weight_gradient" and map_correlation.fits(*plan.tile)
+    )
 
 
 def part_taps(geometry: Geometry, parts: Pair) -> Pair:

@@ -30,7 +30,12 @@ class Gradients:
         """Whether the spectrum of dy that the first makes is what the second needs."""
         a, b = self.inputs, self.weights
         one = a.tile == b.tile and a.tiles == b.tiles == a.part_count == b.part_count == 1
-        return one and a.batches == b.batches == 1 and a.down.first == a.across.first == 0
+        return (
+            one
+            and not (a.fused or b.fused)
+            and a.batches == b.batches == 1
+            and a.down.first == a.across.first == 0
+        )
 
     def kept(self, *, kept: bool) -> tuple[Kept, Kept]:
         """What the first pass and the second are given; ``kept``: the spectra of x and w are there already."""
@@ -58,7 +63,9 @@ def inputs_of(plan: Plan, **limits: Any) -> Plan:
 
     Raises ``ValueError`` where ``memory`` does not suffice.
     """
-    return plans(plan.geometry, "input_gradient", plan.dtype, tile=plan.tile, parts=plan.parts, **limits)[0]
+    return plans(
+        plan.geometry, "input_gradient", plan.dtype, tile=plan.tile, parts=plan.parts, fused=False, **limits
+    )[0]
 
 
 def weights_of(plan: Plan, memory: int | None = None, **limits: Any) -> Plan:
@@ -86,7 +93,7 @@ def plan_to_keep(
 ) -> Plan:
     """The plan of a forward pass whose spectra are kept: with both gradients it is the fastest."""
     rates = rates_for(sm_count)
-    found = plans(geometry, "forward", dtype, tile=tile, **limits)
+    found = plans(geometry, "forward", dtype, tile=tile, fused=False, **limits)
     whole = [plan for plan in found if plan.batches == 1]
     if not whole:
         raise ValueError(
@@ -111,6 +118,7 @@ def plans_of_gradients(
         plans(geometry, which, dtype, tile=tile, **limits) for which in ("input_gradient", "weight_gradient")
     )
     pairs = [Gradients(best(inputs, rates), best(weights, rates))]
+    weights = plans(geometry, "weight_gradient", dtype, tile=tile, fused=False, **limits)
     pairs += [pair for a in inputs for b in weights if (pair := Gradients(a, b)).shared]
     return min(pairs, key=lambda pair: (pair.seconds(rates, kept=False), pair.bytes))
 

@@ -8,6 +8,8 @@ D = -i (Z[p] - Z[-1 - p]) for p < R/2 forms
     2. y[r, c] = sum_p u_S[p, c] cos(2 pi (p + 1/2) r / R) - u_D[p, c] sin(2 pi (p + 1/2) r / R)
 
 for the rows and columns that are wanted, and stores them, rounded once, where they belong.
+
+``sums``: points come as `map_correlation.py` leaves them, in float32 and in chunks, which a warp adds up and rounds.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_numba.map_correlation import QUAD
 from kernels_numba.map_transform import MOST_REGISTERS, SharedTile, slices
 
 
@@ -37,6 +40,7 @@ class Spec(SharedTile):
     warps: int = 8
     blocks: int = 2
     """Blocks per SM that the compiler must leave registers for."""
+    sums: bool = False
 
     @property
     def parts(self) -> int:
@@ -58,12 +62,12 @@ class Spec(SharedTile):
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 4 * (self.constant_words + self.points * self.pitch)
+        return 4 * (self.constant_words + (0 if self.sums else self.points * self.pitch))
 
     @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
-        spread = "_spread" if self.spread else ""
+        spread = ("_spread" if self.spread else "") + ("_sums" if self.sums else "")
         return (
             f"map_inverse_{self.rows}x{self.columns}_to{self.wanted_rows}x{self.wanted_columns}_{self.dtype}"
             f"_v{self.halves}_c{self.channels}_w{self.warps}{spread}"
@@ -90,6 +94,13 @@ def build(tile: Any, spec: Spec) -> Any:
     rounds, slice_words = -(-constant_words // 128), columns * 8 * out_tiles // 2
     at_rows = columns * spec.wanted_columns // 2
     load_points = tile.load_shared(count, 1)
+    sums = spec.sums
+    load_sums, as_floats, no_sums = (
+        tile.load_global(2 * count, 4),
+        tile.as_floats(2 * count),
+        tile.zeros(2 * count),
+    )
+    add, lift, round_points = tile.add(2 * count), tile.scale(2 * count), tile.pack(count)
     # As they come: [part, row group, column tile, e]; first all row groups of the first half, then the mirrors.
     in_order = tile.select(
         tuple(
@@ -145,6 +156,9 @@ def build(tile: Any, spec: Spec) -> Any:
         padded_channels,
         all_channels,
         channel_blocks,
+        parts,
+        chunks,
+        factor_of_sums,
     ):
         index = small(lane())
         w = small(warp())
@@ -161,7 +175,7 @@ def build(tile: Any, spec: Spec) -> Any:
         f = small(w * together + frequency)
         at = 2 * (int64(f) * stride + int64(m) * all_channels + slot)
         step = 2 * (warps * together) * stride
-        while f < points:
+        while (f < points) & (not sums):
             copy_points(2 * (constant_words + f * pitch + channel), spectrum, at, slot < all_channels)
             f = small(f + warps * together)
             at = at + step
@@ -184,7 +198,17 @@ def build(tile: Any, spec: Spec) -> Any:
             group = small(divide(slot, padded_channels))
             within = small(slot - group * padded_channels)
             if (slot < all_channels) & (within < real_channels):
-                z = as_left(fold(in_order(load_points(constant_words + index * pitch + c, 32 * pitch))))
+                if sums:
+                    total = no_sums()
+                    chunk = small(0)
+                    while chunk < chunks:
+                        at = 2 * points * (int64(chunk) * all_channels + slot) + 4 * index
+                        total = add(total, as_floats(load_sums(parts, at, QUAD)))
+                        chunk = small(chunk + 1)
+                    z = round_points(lift(total, factor_of_sums))
+                else:
+                    z = load_points(constant_words + index * pitch + c, 32 * pitch)
+                z = as_left(fold(in_order(z)))
                 base = int64(image) * image_stride + int64(group * real_channels + within) * channel_stride
                 s = small(0)
                 while s < strips:
@@ -221,9 +245,12 @@ ARGUMENTS = (
     "padded_channels",
     "all_channels",
     "channel_blocks",
+    "parts",
+    "chunks",
+    "factor_of_sums",
 )
 """Names of the kernel's arguments,"""
-SIGNATURE = ("HALVES", "WORDS", "HALVES", "FLOAT") + ("INT",) * 16
+SIGNATURE = ("HALVES", "WORDS", "HALVES", "FLOAT") + ("INT",) * 16 + ("WORDS", "INT", "FLOAT")
 """and their kinds, for the compiler."""
 
 

@@ -36,6 +36,17 @@ def slices(rows: int, columns: int) -> int:
     return 3 if columns % 32 else 2
 
 
+def halves_transposed(row_tiles: int, q_tiles: int) -> tuple[int, ...]:
+    """Registers of half-transformed rows (row group, part, column tile) as a complex B operand, once transposed."""
+    return tuple(
+        (2 * k + r) * 2 * q_tiles + part * q_tiles + n
+        for part in range(2)
+        for k in range(row_tiles)
+        for n in range(q_tiles)
+        for r in range(2)
+    )
+
+
 class SharedTile:
     """What both kernels of maps keep in shared memory beside constants: points of a few channels, by frequency."""
 
@@ -123,15 +134,7 @@ def build(tile: Any, spec: Spec) -> Any:
     load_down = tile.load_shared(4 * row_tiles * seen_tiles, 4)
     contract_columns = tile.mma(seen_tiles, 2 * q_tiles, k_tiles)
     pack = tile.pack(seen_tiles * 4 * q_tiles)
-    transpose = tile.transpose(
-        tuple(
-            (2 * k + r) * 2 * q_tiles + part * q_tiles + n
-            for part in range(2)
-            for k in range(seen_tiles)
-            for n in range(q_tiles)
-            for r in range(2)
-        )
-    )
+    transpose = tile.transpose(halves_transposed(seen_tiles, q_tiles))
     contract_rows = tile.dft_rows(row_tiles, q_tiles, seen_tiles, inverse=False)
     pack_points = tile.pack_points(count)
     as_words, zeros = tile.as_words(4 * seen_tiles * k_tiles), tile.zeros(4 * seen_tiles * k_tiles)
