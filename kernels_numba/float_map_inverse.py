@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba.float_map_transform import SharedPoints, min_blocks
+from kernels_numba.map_places import find_channel, find_tile_of_image
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def build(tile: Any, spec: Spec) -> Any:
     contract_rows = tile.dft_points(rows, 1, inverse=False)
     store = tile.store_map_columns(rows, half, spread=spread)
 
+    find_place, find_map = find_tile_of_image(tile), find_channel(tile)
+
     def kernel(
         spectrum,
         y,
@@ -93,12 +96,7 @@ def build(tile: Any, spec: Spec) -> Any:
             u = contract_columns(load(spectrum, at, step, slot < all_channels))
             put(2 * (c * pitch + p * half), u)
             i = small(i + threads)
-        strip = small(divide(m, tiles_across))
-        tile_column = small(m - strip * tiles_across)
-        image = small(divide(strip, tiles_down))
-        tile_row = small(strip - image * tiles_down)
-        top = small(tile_row * step_down)
-        left = small(tile_column * step_across)
+        image, top, left = find_place(m, tiles_down, tiles_across, step_down, step_across)
         bottom = small(min(height, top + step_down))
         right = small(min(width, left + step_across))
         origin = int64(image) * image_stride
@@ -116,10 +114,9 @@ def build(tile: Any, spec: Spec) -> Any:
             c = small(divide(item, half))
             column = small(item - c * half)
             slot = small(first_slot + c)
-            group = small(divide(slot, padded_channels))
-            within = small(slot - group * padded_channels)
-            inside = (within < real_channels) & (slot < all_channels)
-            base = origin + int64(group * real_channels + within) * channel_stride
+            number, real = find_map(slot, padded_channels, real_channels)
+            inside = real & (slot < all_channels)
+            base = origin + int64(number) * channel_stride
             z = contract_rows(get(2 * (c * pitch + column)))
             store(y, base, row_pitch, top, left + column, bottom * inside, right, down, across, factor, z)
             i = small(i + threads)

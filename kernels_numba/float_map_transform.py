@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba import map_transform
+from kernels_numba.map_places import find_channel, find_tile_of_image
 
 
 class SharedPoints:
@@ -99,6 +100,8 @@ def build(tile: Any, spec: Spec) -> Any:
     contract_columns = tile.dft_points(half, 1, inverse=True, live=width, skew="in")
     store = tile.store_far_points(half)
 
+    find_place, find_map = find_tile_of_image(tile), find_channel(tile)
+
     def kernel(
         x,
         spectrum,
@@ -130,13 +133,10 @@ def build(tile: Any, spec: Spec) -> Any:
         # Which tile of which image.
         m = small(divide(block(), channel_blocks))
         first_slot = small((block() - m * channel_blocks) * channels)
-        strip = small(divide(m, tiles_across))
-        tile_column = small(m - strip * tiles_across)
-        image = small(divide(strip, tiles_down))
-        tile_row = small(strip - image * tiles_down)
+        image, top, left = find_place(m, tiles_down, tiles_across, step_down, step_across)
         start = int64(image) * image_stride
-        top = small(tile_row * step_down + first_row)
-        left = small(tile_column * step_across + first_column)
+        top = small(top + first_row)
+        left = small(left + first_column)
         # A tile may lie in the zeros beside the image altogether.
         bottom = small(max(0, min(height, top + extent_down)))
         right = small(max(0, min(width_of_image, left + extent_across)))
@@ -146,11 +146,10 @@ def build(tile: Any, spec: Spec) -> Any:
             c = small(divide(item, width))
             column = small(item - c * width)
             slot = small(first_slot + c)
-            group = small(divide(slot, padded_channels))
-            within = small(slot - group * padded_channels)
+            number, real = find_map(slot, padded_channels, real_channels)
             # A channel that only fills up its group is a map without rows.
-            inside = (within < real_channels) & (slot < all_channels)
-            base = start + int64(group * real_channels + within) * channel_stride
+            inside = real & (slot < all_channels)
+            base = start + int64(number) * channel_stride
             z = load(x, base, row_pitch, top, left + column, bottom * inside, right, down, across)
             put(2 * (c * pitch + column), contract_rows(z))
             i = small(i + threads)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba import map_transform
+from kernels_numba.map_places import find_tile_of_image
 
 QUAD = 128
 """Words of a register of sums of a warp: two points a lane."""
@@ -117,6 +118,10 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.load_window(side.seen_rows // 8, side.seen_columns // 8, side.halves, spread=side.spread)
         for side in (spec.x, spec.g)
     )
+    x_count, g_count = (side.seen_rows * side.seen_columns // 64 for side in (spec.x, spec.g))
+    (as_x, no_x), (as_g, no_g), (as_z, no_z) = (
+        (tile.as_words(count), tile.zeros(count)) for count in (x_count, g_count, 2 * registers)
+    )
     x_lane, g_lane = spec.x.seen_columns // 4, spec.g.seen_columns // 4
     transform_x, transform_g = (_transform(tile, rows, columns, side) for side in (spec.x, spec.g))
     pack = tile.pack(2 * registers)
@@ -131,6 +136,8 @@ def build(tile: Any, spec: Spec) -> Any:
     get, as_floats, add, zeros = tile.load_shared(4, 4), tile.as_floats(4), tile.add(4), tile.zeros(4)
     store = tile.store_sums_global(1)
     at_sums, warp_words = spec.constant_words, 2 * points
+
+    find_place = find_tile_of_image(tile)
 
     def kernel(
         x,
@@ -175,54 +182,40 @@ def build(tile: Any, spec: Spec) -> Any:
         commit()
         chunk = small(divide(block(), channels))
         channel = small(block() - chunk * channels)
-        x_from = int64(channel) * x_channel
-        g_from = int64(channel) * g_channel
         row = small(index >> 2)
         x_column = small((index & 3) * x_lane)
         g_column = small((index & 3) * g_lane)
 
-        # A warp's next maps are on their way while it transforms two.
-        m = small(chunk * warps + w)
-        step = small(chunks * warps)
-        strip = small(divide(m, tiles_across))
-        left = small((m - strip * tiles_across) * step_across)
-        image = small(divide(strip, tiles_down))
-        top = small((strip - image * tiles_down) * step_down)
-        there = m < maps
-        x_base = int64(image) * x_image + x_from
-        g_base = int64(image) * g_image + g_from
-        x_top = small(top + x_first_row)
-        x_left = small(left + x_first_column)
-        bottom = small(max(0, min(x_height, x_top + rows)) * there)
-        right = small(max(0, min(x_width, x_left + columns)))
-        x_data = load_x(x, x_base, x_pitch, x_top + row, x_left + x_column, bottom, right, 1, 1)
-        bottom = small(min(g_height, top + extent_down) * there)
-        right = small(min(g_width, left + extent_across))
-        g_data = load_g(g, g_base, g_pitch, top + row, left + g_column, bottom, right, down, across)
         wait()
         barrier()
+        # One map of a warp's next pair is on its way while it transforms the other of this one: each is asked for when
+        # its registers are free. The first turn only asks.
+        step = small(chunks * warps)
+        m = small(chunk * warps + w - step)
+        x_data = as_x(no_x())
+        g_data = as_g(no_g())
+        z = as_z(no_z())
         total = no_sums()
         while m < maps:
-            m = small(m + step)
-            strip = small(divide(m, tiles_across))
-            left = small((m - strip * tiles_across) * step_across)
-            image = small(divide(strip, tiles_down))
-            top = small((strip - image * tiles_down) * step_down)
-            there = m < maps
-            x_base = int64(image) * x_image + x_from
-            g_base = int64(image) * g_image + g_from
-            x_top = small(top + x_first_row)
-            x_left = small(left + x_first_column)
-            bottom = small(max(0, min(x_height, x_top + rows)) * there)
-            right = small(max(0, min(x_width, x_left + columns)))
-            x_coming = load_x(x, x_base, x_pitch, x_top + row, x_left + x_column, bottom, right, 1, 1)
+            coming = small(m + step)
+            image, top, left = find_place(coming, tiles_down, tiles_across, step_down, step_across)
+            there = coming < maps
+            if m >= 0:
+                z = pack(transform_g(g_data, x_words + 4 * index))
+            base = int64(image) * g_image + int64(channel) * g_channel
             bottom = small(min(g_height, top + extent_down) * there)
             right = small(min(g_width, left + extent_across))
-            g_coming = load_g(g, g_base, g_pitch, top + row, left + g_column, bottom, right, down, across)
-            z = pack(transform_g(g_data, x_words + 4 * index))
-            total = correlate(total, z, transform_x(x_data, 4 * index))
-            x_data = x_coming
-            g_data = g_coming
+            g_data = load_g(g, base, g_pitch, top + row, left + g_column, bottom, right, down, across)
+            if m >= 0:
+                total = correlate(total, z, transform_x(x_data, 4 * index))
+            top = small(top + x_first_row)
+            left = small(left + x_first_column)
+            base = int64(image) * x_image + int64(channel) * x_channel
+            # A tile may lie in the zeros beside the image altogether.
+            bottom = small(max(0, min(x_height, top + rows)) * there)
+            right = small(max(0, min(x_width, left + columns)))
+            x_data = load_x(x, base, x_pitch, top + row, left + x_column, bottom, right, 1, 1)
+            m = coming
         here = at_sums + w * warp_words + 4 * index
         put(here, here, here, here, as_words(total))
         barrier()

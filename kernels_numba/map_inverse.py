@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba.map_correlation import QUAD
+from kernels_numba.map_places import find_channel, find_tile_of_image
 from kernels_numba.map_transform import MOST_REGISTERS, SharedTile, slices
 
 
@@ -135,6 +136,8 @@ def build(tile: Any, spec: Spec) -> Any:
     together = 32 // channels
     log_channels = channels.bit_length() - 1
 
+    find_place, find_map = find_tile_of_image(tile), find_channel(tile)
+
     def kernel(
         spectrum,
         words,
@@ -180,12 +183,7 @@ def build(tile: Any, spec: Spec) -> Any:
             f = small(f + warps * together)
             at = at + step
         commit()
-        strip = small(divide(m, tiles_across))
-        tile_column = small(m - strip * tiles_across)
-        image = small(divide(strip, tiles_down))
-        tile_row = small(strip - image * tiles_down)
-        top = small(tile_row * step_down)
-        left = small(tile_column * step_across)
+        image, top, left = find_place(m, tiles_down, tiles_across, step_down, step_across)
         bottom = small(min(height, top + step_down))
         right = small(min(width, left + step_across))
         row = small(top + (index >> 2))
@@ -195,9 +193,8 @@ def build(tile: Any, spec: Spec) -> Any:
         c = w
         while c < channels:
             slot = small(first_slot + c)
-            group = small(divide(slot, padded_channels))
-            within = small(slot - group * padded_channels)
-            if (slot < all_channels) & (within < real_channels):
+            number, real = find_map(slot, padded_channels, real_channels)
+            if (slot < all_channels) & real:
                 if sums:
                     total = no_sums()
                     chunk = small(0)
@@ -209,7 +206,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 else:
                     z = load_points(constant_words + index * pitch + c, 32 * pitch)
                 z = as_left(fold(in_order(z)))
-                base = int64(image) * image_stride + int64(group * real_channels + within) * channel_stride
+                base = int64(image) * image_stride + int64(number) * channel_stride
                 s = small(0)
                 while s < strips:
                     u = contract_columns(z, load_across(s * slice_words + 4 * index, 128))

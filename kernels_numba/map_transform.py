@@ -20,6 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_numba.map_places import find_channel, find_tile_of_image
+
 SIZES = (16, 32, 48, 64)
 """Rows and columns that a tile can have,"""
 MOST_POINTS = 4096
@@ -145,6 +147,8 @@ def build(tile: Any, spec: Spec) -> Any:
     runs = spec.points // (UNROLLED * together)
     move = tile.move_words(UNROLLED, together * pitch)
 
+    find_place, find_map = find_tile_of_image(tile), find_channel(tile)
+
     def kernel(
         x,
         words,
@@ -182,13 +186,10 @@ def build(tile: Any, spec: Spec) -> Any:
         # Which tile of which image.
         m = small(divide(block(), channel_blocks))
         first_slot = small((block() - m * channel_blocks) * channels)
-        strip = small(divide(m, tiles_across))
-        tile_column = small(m - strip * tiles_across)
-        image = small(divide(strip, tiles_down))
-        tile_row = small(strip - image * tiles_down)
+        image, top, left = find_place(m, tiles_down, tiles_across, step_down, step_across)
         start = int64(image) * image_stride
-        top = small(tile_row * step_down + first_row)
-        left = small(tile_column * step_across + first_column)
+        top = small(top + first_row)
+        left = small(left + first_column)
         # A tile may lie in the zeros beside the image altogether.
         bottom = small(max(0, min(height, top + extent_down)))
         right = small(max(0, min(width, left + extent_across)))
@@ -202,10 +203,9 @@ def build(tile: Any, spec: Spec) -> Any:
         data = as_words(zeros())
         while c < channels:
             slot = small(first_slot + c + warps)
-            group = small(divide(slot, padded_channels))
-            within = small(slot - group * padded_channels)
-            inside = (within < real_channels) & (slot < all_channels) & (c + warps < channels)
-            base = start + int64(group * real_channels + within) * channel_stride
+            number, real = find_map(slot, padded_channels, real_channels)
+            inside = real & (slot < all_channels) & (c + warps < channels)
+            base = start + int64(number) * channel_stride
             coming = load(x, base, row_pitch, row, column, small(bottom * inside), right, down, across)
             if (c >= 0) & (slot < all_channels + warps):
                 s = small(0)
