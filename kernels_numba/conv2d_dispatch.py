@@ -164,12 +164,15 @@ def costs(plan: Plan, kept: Kept = NONE) -> list[Cost]:
 
 
 def _fused_costs(plan: Plan) -> list[Cost]:
-    """Both transforms and the sum of their products in one launch, and the transform back of the sums."""
+    """All in one launch; of the gradient of the weights the transform back of the sums in a second one."""
     geometry, size = plan.geometry, plan.element_bytes
     maps = geometry.x_shape[0] * plan.tiles * geometry.groups
-    sums = 4 * plan.words(plan.images)["S"]
     read = size * (prod(geometry.x_shape) + prod(geometry.y_shape))
     points = plan.points * maps
+    if plan.which != "weight_gradient":
+        read += size * prod(geometry.w_shape)
+        return [Cost("transforms and product", read, 8 * points, 2 * points)]
+    sums = 4 * plan.words(plan.images)["S"]
     return [
         Cost("transforms and product", read + sums, 8 * points, 2 * points),
         Cost("inverse transform", sums + size * prod(geometry.w_shape), 0, plan.points * geometry.groups),

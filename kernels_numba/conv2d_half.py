@@ -5,9 +5,11 @@ Each function makes one launch of a `conv2d_plan.Plan`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernels_numba import (
+    map_convolution,
     map_correlation,
     map_inverse,
     map_operands,
@@ -17,15 +19,15 @@ from kernels_numba import (
 )
 from kernels_numba.conv2d_geometry import Pair
 from kernels_numba.conv2d_steps import Alignment, Constants, Ref, Source, Step, Target, contracted, padded
-from kernels_numba.map_correlation import Side
+from kernels_numba.map_pieces import Side
 
 if TYPE_CHECKING:
     from kernels_numba.conv2d_plan import Plan
 
 BLOCK_BYTES = 113 * 1024
 """Shared memory of a block of transforms, where the least number of channels allows: two blocks on an SM of 227 KiB."""
-CORRELATION_WARPS, CORRELATION_BLOCKS = 8, 1056
-"""Of a block that correlates maps, and blocks that a GPU of 132 SMs is kept busy by."""
+DEPTHWISE_WARPS, DEPTHWISE_BLOCKS = 8, 1056
+"""Of a block that has a channel to itself, and blocks that keep a GPU of 132 SMs busy."""
 PRODUCT_COLUMNS: dict[int, tuple[Pair, ...]] = {
     16: ((96, 48), (64, 32), (32, 16)),
     32: ((96, 48), (64, 32), (32, 16)),
@@ -94,13 +96,18 @@ def transform(plan: Plan, source: Source, target: str, aligned: int, first_image
     return Step(map_transform, spec, source.rows * blocks, values)
 
 
-def correlation_chunks(plan: Plan) -> int:
-    """Parts that the images and tiles of a channel are summed in, by blocks of their own.
+def _blocks_in_registers(plan: Plan) -> int:
+    """Blocks per SM of kernels whose warps keep spectra in registers."""
+    return 2 if plan.tile[0] * plan.tile[1] <= 1024 else 1
 
-    A warp has four maps of each operand at least, and a GPU some blocks for each SM.
+
+def chunks(plan: Plan) -> int:
+    """Parts of the images and tiles of a depthwise layer's channel, each for a block.
+
+    A warp has four of them at least, and a GPU some blocks for each SM.
     """
     maps = plan.geometry.x_shape[0] * plan.tiles
-    return max(1, min(-(-maps // (4 * CORRELATION_WARPS)), -(-CORRELATION_BLOCKS // plan.geometry.groups)))
+    return max(1, min(-(-maps // (4 * DEPTHWISE_WARPS)), -(-DEPTHWISE_BLOCKS // plan.geometry.groups)))
 
 
 def correlation(plan: Plan, aligned: Alignment) -> Step:
@@ -108,20 +115,20 @@ def correlation(plan: Plan, aligned: Alignment) -> Step:
     images = plan.geometry.x_shape[0]
     x, g = plan.source_x(images), plan.source_dy(images)
     sides = _window(plan, x, aligned.x), _window(plan, g, aligned.y)
-    blocks = 2 if plan.tile[0] * plan.tile[1] <= 1024 else 1
-    spec = map_correlation.Spec(*plan.tile, plan.dtype, *sides, warps=CORRELATION_WARPS, blocks=blocks)
-    chunks = correlation_chunks(plan)
+    spec = map_correlation.Spec(
+        *plan.tile, plan.dtype, *sides, warps=DEPTHWISE_WARPS, blocks=_blocks_in_registers(plan)
+    )
     values = dict(
         x=Ref("x"), g=Ref("dy"), sums=Ref("S"), maps=x.rows, tiles_down=x.tiles[0], tiles_across=x.tiles[1],
         x_constants=_constants(plan, sides[0], x.kind), g_constants=_constants(plan, sides[1], g.kind),
-        channels=plan.geometry.groups, chunks=chunks, step_down=plan.down.step, step_across=plan.across.step,
+        channels=plan.geometry.groups, chunks=chunks(plan), step_down=plan.down.step, step_across=plan.across.step,
         x_image=x.image_stride, x_channel=x.channel_stride, x_pitch=x.pitch,
         x_height=x.dense[0], x_width=x.dense[1], x_first_row=x.first[0], x_first_column=x.first[1],
         g_image=g.image_stride, g_channel=g.channel_stride, g_pitch=g.pitch,
         g_height=g.dense[0], g_width=g.dense[1], extent_down=g.extent[0], extent_across=g.extent[1],
         down=g.spread[0], across=g.spread[1],
     )  # fmt: skip
-    return Step(map_correlation, spec, plan.geometry.groups * chunks, values)
+    return Step(map_correlation, spec, plan.geometry.groups * chunks(plan), values)
 
 
 def product(plan: Plan, images: int) -> Step:
@@ -177,10 +184,27 @@ def product_over_images(plan: Plan, images: int, part: int, *, first: bool, last
     return Step(spectral_gradient, spec, plan.points * g.groups * row_blocks * column_blocks, values)
 
 
-def inverse(plan: Plan, target: Target, aligned: int, first_image: int) -> Step:
-    """Transform the product back, into images or a part of the filters."""
+@dataclass(frozen=True)
+class Back:
+    """How a kernel forms the samples of a tile and stores them."""
+
+    rows: int
+    columns: int
+    halves: int
+    spread: bool
+
+    def constants(self, plan: Plan, skip: Pair) -> Constants:
+        """Both factors."""
+        rows, columns = plan.tile
+        strips = map_inverse.strips(rows, columns, self.columns)
+        return Constants(
+            map_operands.inverse, (rows, columns, strips, (self.rows, self.columns), skip, plan.dtype)
+        )
+
+
+def _back(plan: Plan, target: Target, aligned: int) -> Back:
     rows, columns = plan.tile
-    step, skip = target.step, target.skip
+    step = target.step
     wanted_rows, wanted_columns = -(-step[0] // 16) * 16, -(-step[1] // 8) * 8
     if columns % 32 or rows * wanted_columns > map_transform.MOST_REGISTERS:
         wanted_columns = -(-step[1] // 16) * 16
@@ -188,21 +212,57 @@ def inverse(plan: Plan, target: Target, aligned: int, first_image: int) -> Step:
     places = [target.pitch, target.channel_stride, target.offset] + ([step[1]] if target.tiles[1] > 1 else [])
     places += [target.shape[1]]
     halves = 2 if aligned >= 2 and not apart and not any(p % 2 for p in places) else 1
-    constants = (rows * wanted_rows + columns * wanted_columns) // 2
-    per_block = CORRELATION_WARPS if plan.fused else _channels(plan, target.slots, constants)
+    return Back(wanted_rows, wanted_columns, halves, apart)
+
+
+def inverse(plan: Plan, target: Target, aligned: int, first_image: int) -> Step:
+    """Transform the product back, into images or a part of the filters."""
+    rows, columns = plan.tile
+    back = _back(plan, target, aligned)
+    words = (rows * back.rows + columns * back.columns) // 2
+    per_block = DEPTHWISE_WARPS if plan.fused else _channels(plan, target.slots, words)
     spec = map_inverse.Spec(
-        rows, columns, plan.dtype, wanted_rows, wanted_columns, halves, apart, per_block,
+        rows, columns, plan.dtype, back.rows, back.columns, back.halves, back.spread, per_block,
         warps=min(8, per_block), blocks=_blocks(plan, 2), sums=plan.fused,
     )  # fmt: skip
-    key = (rows, columns, spec.slices, (wanted_rows, wanted_columns), skip, plan.dtype)
     blocks = -(-target.slots // per_block)
     values = dict(
         target.values(first_image, blocks),
         spectrum=Ref("S") if plan.fused else Ref("P", 2 * target.first_point),
-        words=Constants(map_operands.inverse, key),
+        words=back.constants(plan, target.skip),
         factor=map_operands.result_scale(*plan.tile, plan.kinds, plan.dtype),
         parts=Ref("S" if plan.fused else "P"),
-        chunks=correlation_chunks(plan) if plan.fused else 0,
+        chunks=chunks(plan) if plan.fused else 0,
         factor_of_sums=map_operands.lift(*plan.tile),
     )
     return Step(map_inverse, spec, target.maps * blocks, values)
+
+
+def convolution(plan: Plan, aligned: Alignment) -> Step:
+    """A depthwise pass in one launch: the forward one, or the gradient of the input."""
+    images, forward = plan.geometry.x_shape[0], plan.which == "forward"
+    x = plan.source_x(images) if forward else plan.source_dy(images)
+    near, far = (aligned.x, aligned.y) if forward else (aligned.y, aligned.x)
+    w, y = plan.source_w(), plan.target(images)
+    sides, back = (_window(plan, x, near), _window(plan, w, aligned.w)), _back(plan, y, far)
+    spec = map_convolution.Spec(
+        *plan.tile, plan.dtype, forward, *sides, back.rows, back.columns, back.halves, back.spread,
+        warps=DEPTHWISE_WARPS, blocks=_blocks_in_registers(plan),
+    )  # fmt: skip
+    height, width = ((n - 1) * s + 1 for n, s in zip(y.shape, y.spread, strict=True))
+    values = dict(
+        x=Ref(x.name), w=Ref("w"), y=Ref("out"),
+        x_constants=_constants(plan, sides[0], x.kind), w_constants=_constants(plan, sides[1], w.kind),
+        y_constants=back.constants(plan, y.skip),
+        factor=map_operands.result_scale(*plan.tile, plan.kinds, plan.dtype),
+        maps=x.rows, tiles_down=x.tiles[0], tiles_across=x.tiles[1],
+        channels=plan.geometry.groups, chunks=chunks(plan),
+        x_image=x.image_stride, x_channel=x.channel_stride, x_pitch=x.pitch,
+        x_height=x.dense[0], x_width=x.dense[1], x_down_by=x.spread[0], x_across_by=x.spread[1],
+        first_row=x.first[0], first_column=x.first[1], step_down=y.step[0], step_across=y.step[1],
+        w_channel=w.channel_stride, w_pitch=w.pitch, w_height=w.dense[0], w_width=w.dense[1],
+        w_down_by=w.spread[0], w_across_by=w.spread[1],
+        y_image=y.image_stride, y_channel=y.channel_stride, y_pitch=y.pitch, y_height=height, y_width=width,
+        y_down_by=y.spread[0], y_across_by=y.spread[1],
+    )  # fmt: skip
+    return Step(map_convolution, spec, plan.geometry.groups * chunks(plan), values)

@@ -62,7 +62,7 @@ class Plan:
     parts: Pair = (1, 1)
     """Of the filter, along both axes."""
     fused: bool = False
-    """Whether both transforms and the sum of products are one launch, and their spectra are nowhere (`can_fuse`)."""
+    """Whether transforms and products are one launch, and spectra are nowhere (`can_fuse`)."""
 
     # ---- sizes -------------------------------------------------------------------------------------------
     @property
@@ -130,8 +130,9 @@ class Plan:
         the sums.
         """
         if self.fused:
-            sums = conv2d_half.correlation_chunks(self) * self.points * self.geometry.groups
-            return {"S": 2 * sums}
+            if self.which != "weight_gradient":
+                return {}
+            return {"S": 2 * conv2d_half.chunks(self) * self.points * self.geometry.groups}
         found = dict(zip("ABPS", _words(self, images), strict=True))
         return {name: words for name, words in found.items() if words or name != "S"}
 
@@ -155,7 +156,7 @@ class Plan:
     def launches(self, kept: Kept = NONE) -> int:
         """Kernels that are launched, with the spectra of some operands there already."""
         if self.fused:
-            return 2
+            return 2 if self.which == "weight_gradient" else 1
         parts, batches, over_images = self.part_count, self.batches, self.which == "weight_gradient"
         transforms = {"x": parts * batches, "dy": batches if over_images else parts * batches, "w": parts}
         needed = sum(transforms[name] for name in OPERANDS[self.which] if name not in kept)
@@ -291,6 +292,8 @@ class Plan:
         Of "x" and "dy" they are, then, of all images at once.
         """
         parts = range(self.part_count)
+        if self.fused and self.which != "weight_gradient":
+            return [conv2d_half.convolution(self, aligned)]
         if self.which == "weight_gradient":
             return self._steps_over_images(aligned, kept)
         made = [self.transform(self.source_w(part), "B", aligned.w) for part in parts if "w" not in kept]
@@ -336,11 +339,9 @@ def _words(plan: Plan, images: int) -> tuple[int, int, int, int]:
 
 
 def can_fuse(plan: Plan) -> bool:
-    """Whether a warp can keep a channel's spectra to itself: gradients of depthwise filters, in half precision."""
+    """Whether a warp can keep a channel's spectra to itself: depthwise layers in half precision."""
     single = plan.dtype == "fp32" or plan.part_count > 1
-    return (
-        plan.pointwise and not single and plan.which == "weight_gradient" and map_correlation.fits(*plan.tile)
-    )
+    return plan.pointwise and not single and map_correlation.fits(*plan.tile)
 
 
 def part_taps(geometry: Geometry, parts: Pair) -> Pair:

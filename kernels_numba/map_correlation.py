@@ -16,29 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba import map_transform
+from kernels_numba.map_pieces import Side, points_of
 from kernels_numba.map_places import find_tile_of_image
 
 QUAD = 128
 """Words of a register of sums of a warp: two points a lane."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """What is compiled for one of the two maps, as in `map_transform.Spec`."""
-
-    seen_rows: int
-    seen_columns: int
-    halves: int
-    spread: bool = False
-
-    def constant_words(self, rows: int, columns: int) -> int:
-        """Both factors."""
-        return (columns * self.seen_columns + rows * self.seen_rows) // 2
-
-    @property
-    def name(self) -> str:
-        """In a kernel's name."""
-        return f"{self.seen_rows}x{self.seen_columns}v{self.halves}" + ("s" if self.spread else "")
 
 
 @dataclass(frozen=True)
@@ -80,25 +62,6 @@ def fits(rows: int, columns: int) -> bool:
     return map_transform.slices(rows, columns) == 1
 
 
-def _transform(tile: Any, rows: int, columns: int, side: Side) -> Any:
-    """``op(data, constants)``: points of a map in float32; the constants' place is this lane's."""
-    row_tiles, seen_tiles, k_tiles = rows // 16, side.seen_rows // 16, side.seen_columns // 16
-    q_tiles, at_rows = columns // 16, columns * side.seen_columns // 2
-    load_across = tile.load_shared(4 * k_tiles * q_tiles, 4)
-    load_down = tile.load_shared(4 * row_tiles * seen_tiles, 4)
-    contract_columns = tile.mma(seen_tiles, 2 * q_tiles, k_tiles)
-    pack = tile.pack(seen_tiles * 4 * q_tiles)
-    transpose = tile.transpose(map_transform.halves_transposed(seen_tiles, q_tiles))
-    contract_rows = tile.dft_rows(row_tiles, q_tiles, seen_tiles, inverse=False)
-
-    @tile.function
-    def transform(data, constants):
-        z = contract_columns(data, load_across(constants, 128))
-        return contract_rows(load_down(constants + at_rows, 128), transpose(pack(z)))
-
-    return transform
-
-
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function for one spec and one body of the tile layer."""
     rows, columns, warps, points = spec.rows, spec.columns, spec.warps, spec.points
@@ -118,12 +81,14 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.load_window(side.seen_rows // 8, side.seen_columns // 8, side.halves, spread=side.spread)
         for side in (spec.x, spec.g)
     )
-    x_count, g_count = (side.seen_rows * side.seen_columns // 64 for side in (spec.x, spec.g))
     (as_x, no_x), (as_g, no_g), (as_z, no_z) = (
-        (tile.as_words(count), tile.zeros(count)) for count in (x_count, g_count, 2 * registers)
+        (tile.as_words(count), tile.zeros(count)) for count in (spec.x.words, spec.g.words, 2 * registers)
     )
     x_lane, g_lane = spec.x.seen_columns // 4, spec.g.seen_columns // 4
-    transform_x, transform_g = (_transform(tile, rows, columns, side) for side in (spec.x, spec.g))
+    transform_x, transform_g = (
+        points_of(tile, rows, columns, side.seen_rows, side.seen_columns) for side in (spec.x, spec.g)
+    )
+    x_down, g_down = (columns * side.seen_columns // 2 for side in (spec.x, spec.g))
     pack = tile.pack(2 * registers)
     no_sums, correlate, as_words = (
         tile.no_sums(registers),
@@ -190,6 +155,8 @@ def build(tile: Any, spec: Spec) -> Any:
         barrier()
         # One map of a warp's next pair is on its way while it transforms the other of this one: each is asked for when
         # its registers are free. The first turn only asks.
+        x_at = small(4 * index)
+        g_at = small(x_words + 4 * index)
         step = small(chunks * warps)
         m = small(chunk * warps + w - step)
         x_data = as_x(no_x())
@@ -201,13 +168,13 @@ def build(tile: Any, spec: Spec) -> Any:
             image, top, left = find_place(coming, tiles_down, tiles_across, step_down, step_across)
             there = coming < maps
             if m >= 0:
-                z = pack(transform_g(g_data, x_words + 4 * index))
+                z = pack(transform_g(g_data, g_at, g_at + g_down))
             base = int64(image) * g_image + int64(channel) * g_channel
             bottom = small(min(g_height, top + extent_down) * there)
             right = small(min(g_width, left + extent_across))
             g_data = load_g(g, base, g_pitch, top + row, left + g_column, bottom, right, down, across)
             if m >= 0:
-                total = correlate(total, z, transform_x(x_data, 4 * index))
+                total = correlate(total, z, transform_x(x_data, x_at, x_at + x_down))
             top = small(top + x_first_row)
             left = small(left + x_first_column)
             base = int64(image) * x_image + int64(channel) * x_channel

@@ -17,9 +17,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_numba import map_transform
 from kernels_numba.map_correlation import QUAD
+from kernels_numba.map_pieces import samples_of
 from kernels_numba.map_places import find_channel, find_tile_of_image
-from kernels_numba.map_transform import MOST_REGISTERS, SharedTile, slices
+from kernels_numba.map_transform import MOST_REGISTERS, SharedTile
+
+
+def strips(rows: int, columns: int, wanted_columns: int) -> int:
+    """In how many parts the wanted columns of a tile are formed."""
+    if rows * wanted_columns <= MOST_REGISTERS:
+        return 1
+    return wanted_columns // 16 if columns % 32 else 2
 
 
 @dataclass(frozen=True)
@@ -46,14 +55,12 @@ class Spec(SharedTile):
     @property
     def parts(self) -> int:
         """Parts of the columns of points in the order in which they come from the forward transform."""
-        return slices(self.rows, self.columns)
+        return map_transform.slices(self.rows, self.columns)
 
     @property
     def slices(self) -> int:
         """Parts of the wanted columns that are formed one after the other."""
-        if self.rows * self.wanted_columns <= MOST_REGISTERS:
-            return 1
-        return self.wanted_columns // 16 if self.columns % 32 else 2
+        return strips(self.rows, self.columns, self.wanted_columns)
 
     @property
     def constant_words(self) -> int:
@@ -77,9 +84,8 @@ class Spec(SharedTile):
 
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function for one spec and one body of the tile layer."""
-    rows, columns, warps, channels, strips = spec.rows, spec.columns, spec.warps, spec.channels, spec.slices
-    row_tiles, k_tiles, q_tiles = rows // 16, columns // 16, columns // 16 // spec.parts
-    out_groups, out_tiles = spec.wanted_rows // 8, spec.wanted_columns // 8 // strips
+    rows, columns, warps, channels, slices = spec.rows, spec.columns, spec.warps, spec.channels, spec.slices
+    out_groups, out_tiles = spec.wanted_rows // 8, spec.wanted_columns // 8 // slices
     count = spec.points // 32  # points of a lane
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -102,35 +108,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.zeros(2 * count),
     )
     add, lift, round_points = tile.add(2 * count), tile.scale(2 * count), tile.pack(count)
-    # As they come: [part, row group, column tile, e]; first all row groups of the first half, then the mirrors.
-    in_order = tile.select(
-        tuple(
-            part * (count // spec.parts) + (y * q_tiles + n) * 2 + e
-            for y in range(rows // 8)
-            for part in range(spec.parts)
-            for n in range(q_tiles)
-            for e in range(2)
-        )
-    )
-    fold = tile.fold_mirrors(count // 2)
-    as_left = tile.select(
-        tuple(
-            ((2 * m + (r & 1)) * k_tiles + k) * 2 + (r >> 1)
-            for m in range(row_tiles)
-            for k in range(k_tiles)
-            for r in range(4)
-        )
-    )
-    load_across = tile.load_shared(2 * k_tiles * out_tiles, 4)
-    load_down = tile.load_shared(2 * out_groups * row_tiles, 4)
-    contract_columns = tile.mma(row_tiles, out_tiles, k_tiles)
-    pack = tile.pack(2 * row_tiles * out_tiles)
-    transpose = tile.transpose(
-        tuple(
-            (2 * k + r) * out_tiles + n for k in range(row_tiles) for n in range(out_tiles) for r in range(2)
-        )
-    )
-    contract_rows = tile.mma(out_groups // 2, out_tiles, row_tiles)
+    operand, form = samples_of(tile, rows, columns, spec.wanted_rows, spec.wanted_columns, spec.parts, slices)
     scale = tile.scale(2 * out_groups * out_tiles)
     store = tile.store_window(out_groups, out_tiles, spec.halves, spread=spec.spread)
     together = 32 // channels
@@ -205,12 +183,11 @@ def build(tile: Any, spec: Spec) -> Any:
                     z = round_points(lift(total, factor_of_sums))
                 else:
                     z = load_points(constant_words + index * pitch + c, 32 * pitch)
-                z = as_left(fold(in_order(z)))
+                z = operand(z)
                 base = int64(image) * image_stride + int64(number) * channel_stride
                 s = small(0)
-                while s < strips:
-                    u = contract_columns(z, load_across(s * slice_words + 4 * index, 128))
-                    v = contract_rows(load_down(at_rows + 4 * index, 128), transpose(pack(u)))
+                while s < slices:
+                    v = form(z, s * slice_words + 4 * index, at_rows + 4 * index)
                     at_column = small(column + s * (8 * out_tiles))
                     v = scale(v, factor)
                     store(y, base, row_pitch, row, at_column, bottom, right, down, across, v)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_numba.map_pieces import points_of
 from kernels_numba.map_places import find_channel, find_tile_of_image
 
 SIZES = (16, 32, 48, 64)
@@ -36,17 +37,6 @@ def slices(rows: int, columns: int) -> int:
     if rows * columns <= MOST_REGISTERS:
         return 1
     return 3 if columns % 32 else 2
-
-
-def halves_transposed(row_tiles: int, q_tiles: int) -> tuple[int, ...]:
-    """Registers of half-transformed rows (row group, part, column tile) as a complex B operand, once transposed."""
-    return tuple(
-        (2 * k + r) * 2 * q_tiles + part * q_tiles + n
-        for part in range(2)
-        for k in range(row_tiles)
-        for n in range(q_tiles)
-        for r in range(2)
-    )
 
 
 class SharedTile:
@@ -115,7 +105,7 @@ class Spec(SharedTile):
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function for one spec and one body of the tile layer."""
     rows, columns, slices, warps, channels = spec.rows, spec.columns, spec.slices, spec.warps, spec.channels
-    row_tiles, seen_tiles, k_tiles = rows // 16, spec.seen_rows // 16, spec.seen_columns // 16
+    seen_tiles, k_tiles = spec.seen_rows // 16, spec.seen_columns // 16
     lane_columns = spec.seen_columns // 4
     q_tiles = columns // 16 // slices
     count = rows // 8 * q_tiles * 2  # points of a slice in a lane
@@ -132,12 +122,7 @@ def build(tile: Any, spec: Spec) -> Any:
     rounds, slice_words = constant_words // 128, spec.seen_columns * 16 * q_tiles // 2
     at_rows = columns * spec.seen_columns // 2
     load = tile.load_window(2 * seen_tiles, 2 * k_tiles, spec.halves, spread=spec.spread)
-    load_across = tile.load_shared(4 * k_tiles * q_tiles, 4)
-    load_down = tile.load_shared(4 * row_tiles * seen_tiles, 4)
-    contract_columns = tile.mma(seen_tiles, 2 * q_tiles, k_tiles)
-    pack = tile.pack(seen_tiles * 4 * q_tiles)
-    transpose = tile.transpose(halves_transposed(seen_tiles, q_tiles))
-    contract_rows = tile.dft_rows(row_tiles, q_tiles, seen_tiles, inverse=False)
+    transform = points_of(tile, rows, columns, spec.seen_rows, spec.seen_columns, slices)
     pack_points = tile.pack_points(count)
     as_words, zeros = tile.as_words(4 * seen_tiles * k_tiles), tile.zeros(4 * seen_tiles * k_tiles)
     store = tile.store_shared_pieces(tuple((0, 32 * pitch * j, (j,)) for j in range(count)))
@@ -210,8 +195,7 @@ def build(tile: Any, spec: Spec) -> Any:
             if (c >= 0) & (slot < all_channels + warps):
                 s = small(0)
                 while s < slices:
-                    z = contract_columns(data, load_across(s * slice_words + 4 * index, 128))
-                    z = contract_rows(load_down(at_rows + 4 * index, 128), transpose(pack(z)))
+                    z = transform(data, s * slice_words + 4 * index, at_rows + 4 * index)
                     store(constant_words + (s * (32 * count) + index) * pitch + c, 0, 0, 0, pack_points(z))
                     s = small(s + 1)
             data = coming

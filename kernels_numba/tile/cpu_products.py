@@ -82,6 +82,24 @@ class CpuProducts:
 
         return product
 
+    def multiply_points(self, count: int, *, conjugate: bool) -> Callable:
+        """Points x w, or x conj(w), of float32 x and points w, rounded."""
+
+        def product(x: Fragment, w: Fragment) -> Fragment:
+            self.machine.counters.fp32_flops += 6 * count * WARP
+            (re, im), words = x.reshape(2, count, WARP), self._singles(w)
+            first, second = words[..., 1], -words[..., 1]
+            if not conjugate:
+                first, second = second, first
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                parts = [
+                    fma_single(a, b, c * words[..., 0]) for a, b, c in ((im, first, re), (re, second, im))
+                ]
+                halves = np.stack(parts, axis=-1).astype(self.half)
+            return np.ascontiguousarray(halves).view(np.int32)[..., 0]
+
+        return product
+
     def add(self, count: int) -> Callable:
         """Elementwise sum in float32."""
 

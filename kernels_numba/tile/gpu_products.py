@@ -107,6 +107,35 @@ class GpuProducts:
 
         return product
 
+    def multiply_points(self, count: int, *, conjugate: bool) -> Any:
+        """``op(x, w)``: points x w, or x conj(w), of ``count`` x in float32 (real, then imaginary parts) and points w.
+
+        Each part is a rounded product and a fused multiply-add in float32, and is rounded once more.
+        """
+        fused = "fma.rn.f32 $0, $1, $2, $3;"
+
+        @intrinsic
+        def product(typing_context, x, w):
+            result = types.UniTuple(types.int32, count)
+
+            def codegen(context, builder, signature, args):
+                parts, words = unpack(builder, args[0], 2 * count), unpack(builder, args[1], count)
+                points = []
+                for real, imaginary, word in zip(parts[:count], parts[count:], words, strict=True):
+                    re, im = self._widen(builder, word)
+                    less = asm(builder, F32, [im], "neg.f32 $0, $1;", "=f,f")
+                    first, second = (im, less) if conjugate else (less, im)
+                    pair = [
+                        asm(builder, F32, [a, b, builder.fmul(c, re)], fused, "=f,f,f,f")
+                        for a, b, c in ((imaginary, first, real), (real, second, imaginary))
+                    ]
+                    points.append(self.round_pair(builder, *pair))
+                return pack_tuple(context, builder, signature.return_type, points)
+
+            return result(x, w), codegen
+
+        return product
+
     def _widen(self, builder: Any, word: Any) -> list:
         """The two halves of a register as float32, exactly."""
         if self.dtype == "bf16":
