@@ -44,9 +44,35 @@ def conflicts_of_rows(channels: int) -> int:
     return int(np.bincount(np.array(words) % 32).max()) - 1
 
 
+def _points(total: Counts, tile: tuple[int, int], seen: tuple[int, int], warps: int, slices: int = 1) -> None:
+    """Transforms to points of so many tiles of maps."""
+    (rows, columns), seen_tiles, k_tiles = tile, seen[0] // 16, seen[1] // 16
+    row_tiles, q_tiles = rows // 16, columns // 16 // slices
+    loaded = warps * slices * QUAD_BYTES * (k_tiles * q_tiles + row_tiles * seen_tiles)
+    total.shared_read_bytes += loaded
+    total.shared_wavefronts += loaded // WARP_BYTES
+    total.mma_m16n8k16 += warps * slices * 2 * q_tiles * seen_tiles * (k_tiles + row_tiles)
+    total.transposes += warps * slices * 4 * seen_tiles * q_tiles
+    total.fp32_flops += warps * slices * 64 * (rows // 8 * q_tiles * 2)
+
+
+def _samples(
+    total: Counts, tile: tuple[int, int], wanted: tuple[int, int], warps: int, slices: int = 1
+) -> None:
+    """Transforms back of so many tiles of maps, and their scale."""
+    (rows, columns), out_groups, out_tiles = tile, wanted[0] // 8, wanted[1] // 8 // slices
+    row_tiles, k_tiles = rows // 16, columns // 16
+    loaded = warps * 2 * (k_tiles * out_tiles + out_groups * row_tiles) * slices
+    total.shared_read_bytes += WARP_BYTES * loaded
+    total.shared_wavefronts += loaded
+    total.mma_m16n8k16 += warps * slices * out_tiles * row_tiles * (k_tiles + out_groups // 2)
+    total.transposes += warps * slices * 2 * row_tiles * out_tiles
+    total.half_flops += warps * 2 * rows * columns
+    total.fp32_flops += warps * slices * 2 * out_groups * out_tiles * LANES
+
+
 def _transform(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
-    row_tiles, seen_tiles, points = spec.rows // 16, spec.seen_rows // 16, spec.rows * spec.columns // 2
-    k_tiles, q_tiles = spec.seen_columns // 16, spec.columns // 16 // spec.slices
+    points = spec.points
     tiles = values["tiles_down"] * values["tiles_across"]
     images = values["maps"] // tiles
     slots = values["maps"] * values["all_channels"]  # tiles of maps that warps carry
@@ -56,38 +82,95 @@ def _transform(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> N
     total.read("constants", grid * 4 * spec.constant_words)
     total.wrote("spectrum", 4 * points * slots)
     total.shared_written_bytes += grid * 4 * spec.constant_words + 4 * points * slots
-    loaded = slots * spec.slices * QUAD_BYTES * (k_tiles * q_tiles + row_tiles * seen_tiles)
+    _points(total, (spec.rows, spec.columns), (spec.seen_rows, spec.seen_columns), slots, spec.slices)
     moved = grid * points * spec.channels // LANES
-    total.shared_read_bytes += loaded + WARP_BYTES * moved
-    total.shared_wavefronts += loaded // WARP_BYTES + 4 * points * slots // WARP_BYTES
+    total.shared_read_bytes += WARP_BYTES * moved
+    total.shared_wavefronts += 4 * points * slots // WARP_BYTES
     total.shared_wavefronts += moved * (1 + conflicts_of_rows(spec.channels))
     total.bank_conflicts += moved * conflicts_of_rows(spec.channels)
-    total.mma_m16n8k16 += slots * spec.slices * 2 * q_tiles * seen_tiles * (k_tiles + row_tiles)
-    total.transposes += slots * spec.slices * 4 * seen_tiles * q_tiles
-    total.fp32_flops += slots * spec.slices * 64 * (spec.rows // 8 * q_tiles * 2)
     total.barriers += 2 * grid
 
 
 def _inverse(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
-    row_tiles, k_tiles, points = spec.rows // 16, spec.columns // 16, spec.rows * spec.columns // 2
-    out_groups, out_tiles = spec.wanted_rows // 8, spec.wanted_columns // 8 // spec.slices
-    tiles = values["tiles_down"] * values["tiles_across"]
+    points, tiles = spec.points, values["tiles_down"] * values["tiles_across"]
     groups = values["all_channels"] // values["padded_channels"]
     warps = values["maps"] * groups * values["real_channels"]  # tiles of maps that warps carry
     samples = ceil(values["height"], values["down"]) * ceil(values["width"], values["across"])
     total.wrote("out", 2 * warps // tiles * samples)
-    total.read("product", 4 * points * values["maps"] * values["all_channels"])
-    total.read("constants", grid * 4 * spec.constant_words)
-    total.shared_written_bytes += grid * 4 * (spec.constant_words + points * spec.channels)
-    factors = 2 * (k_tiles * out_tiles + out_groups * row_tiles) * spec.slices
-    loaded = warps * (points // LANES + factors)
-    total.shared_read_bytes += WARP_BYTES * loaded
-    total.shared_wavefronts += loaded
-    total.mma_m16n8k16 += warps * spec.slices * out_tiles * row_tiles * (k_tiles + out_groups // 2)
-    total.transposes += warps * spec.slices * 2 * row_tiles * out_tiles
-    total.half_flops += warps * 4 * points
-    total.fp32_flops += warps * spec.slices * 2 * out_groups * out_tiles * LANES
+    total.read("constants", grid * 512 * ceil(spec.constant_words, 128))
+    total.shared_written_bytes += grid * 512 * ceil(spec.constant_words, 128)
+    if spec.sums:
+        total.read("sums", 8 * points * values["chunks"] * warps)
+        total.fp32_flops += warps * 2 * points * (values["chunks"] + 1)
+    else:
+        total.read("product", 4 * points * values["maps"] * values["all_channels"])
+        total.shared_written_bytes += grid * 4 * points * spec.channels
+        total.shared_read_bytes += 4 * warps * points
+        total.shared_wavefronts += warps * points // LANES
+    _samples(total, (spec.rows, spec.columns), (spec.wanted_rows, spec.wanted_columns), warps, spec.slices)
     total.barriers += grid
+
+
+def _read_maps(total: Counts, values: dict[str, Any], name: str, side: str, **window: int) -> int:
+    """Bytes that a depthwise kernel reads of the maps of one operand; the tiles of maps that warps carry."""
+    step = {f"step_{axis}": values[f"step_{axis}"] for axis in ("down", "across")}
+    tiles = {f"tiles_{axis}": values[f"tiles_{axis}"] for axis in ("down", "across")}
+    seen_by = {
+        **step,
+        **tiles,
+        "height": values[f"{side}_height"],
+        "width": values[f"{side}_width"],
+        **window,
+    }
+    images = values["maps"] // (tiles["tiles_down"] * tiles["tiles_across"])
+    seen = window_samples(seen_by, "down") * window_samples(seen_by, "across")
+    total.read(name, 2 * images * values["channels"] * seen)
+    return int(values["maps"] * values["channels"])
+
+
+def _correlation(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    tile, points, registers = (spec.rows, spec.columns), spec.points, spec.points // 64
+    whole = {"extent_down": spec.rows, "extent_across": spec.columns, "down": 1, "across": 1}
+    first = {"first_row": values["x_first_row"], "first_column": values["x_first_column"]}
+    blocks = {name: values[name] for name in ("extent_down", "extent_across", "down", "across")}
+    warps = _read_maps(total, values, "x", "x", **whole, **first)
+    _read_maps(total, values, "dy", "g", **blocks, first_row=0, first_column=0)
+    for side in (spec.x, spec.g):
+        _points(total, tile, (side.seen_rows, side.seen_columns), warps)
+    total.fp32_flops += warps * 16 * registers * LANES
+    total.read("constants", grid * 4 * spec.constant_words)
+    total.shared_written_bytes += grid * (4 * spec.constant_words + 8 * points * spec.warps)
+    total.shared_read_bytes += grid * 8 * points * spec.warps
+    total.shared_wavefronts += grid * 2 * 8 * points * spec.warps // WARP_BYTES
+    total.fp32_flops += grid * spec.warps * 2 * points
+    total.wrote("sums", 8 * grid * points)
+    total.barriers += 2 * grid
+
+
+def _convolution(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
+    tile, points = (spec.rows, spec.columns), spec.points
+    window = {
+        "extent_down": spec.rows,
+        "extent_across": spec.columns,
+        "down": values["x_down_by"],
+        "across": values["x_across_by"],
+        "first_row": values["first_row"],
+        "first_column": values["first_column"],
+    }
+    warps = _read_maps(total, values, values["x"].name, "x", **window)
+    taps = ceil(values["w_height"], values["w_down_by"]) * ceil(values["w_width"], values["w_across_by"])
+    total.read("w", 2 * grid * taps)
+    _points(total, tile, (spec.x.seen_rows, spec.x.seen_columns), warps)
+    _points(total, tile, (spec.w.seen_rows, spec.w.seen_columns), grid)
+    total.fp32_flops += warps * 6 * points
+    _samples(total, tile, (spec.wanted_rows, spec.wanted_columns), warps)
+    samples = ceil(values["y_height"], values["y_down_by"]) * ceil(values["y_width"], values["y_across_by"])
+    total.wrote("out", 2 * warps // (values["tiles_down"] * values["tiles_across"]) * samples)
+    total.read("constants", grid * 4 * sum(spec.words))
+    total.shared_written_bytes += grid * 4 * (sum(spec.words) + points)
+    total.shared_read_bytes += warps * 4 * points
+    total.shared_wavefronts += (warps + grid) * points // LANES
+    total.barriers += 2 * grid
 
 
 def _product(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> None:
@@ -251,6 +334,8 @@ def _pointwise(total: Counts, spec: Any, values: dict[str, Any], grid: int) -> N
 
 
 KERNELS = {
+    "map_convolution": _convolution,
+    "map_correlation": _correlation,
     "map_transform": _transform,
     "map_inverse": _inverse,
     "spectral_product": _product,

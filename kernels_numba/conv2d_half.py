@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 113 * 1024
 """Shared memory of a block of transforms, where the least number of channels allows: two blocks on an SM of 227 KiB."""
-DEPTHWISE_WARPS, DEPTHWISE_BLOCKS = 8, 1056
-"""Of a block that has a channel to itself, and blocks that keep a GPU of 132 SMs busy."""
+DEPTHWISE_WARPS, DEPTHWISE_MAPS, DEPTHWISE_BLOCKS = 8, 2, 1056
+"""Of a block that has a channel to itself: its warps, maps of a warp at least, and blocks that a GPU has work with."""
 PRODUCT_COLUMNS: dict[int, tuple[Pair, ...]] = {
     16: ((96, 48), (64, 32), (32, 16)),
     32: ((96, 48), (64, 32), (32, 16)),
@@ -104,10 +104,12 @@ def _blocks_in_registers(plan: Plan) -> int:
 def chunks(plan: Plan) -> int:
     """Parts of the images and tiles of a depthwise layer's channel, each for a block.
 
-    A warp has four of them at least, and a GPU some blocks for each SM.
+    A warp has some of them at least, and a GPU some blocks for each SM.
     """
     maps = plan.geometry.x_shape[0] * plan.tiles
-    return max(1, min(-(-maps // (4 * DEPTHWISE_WARPS)), -(-DEPTHWISE_BLOCKS // plan.geometry.groups)))
+    return max(
+        1, min(-(-maps // (DEPTHWISE_MAPS * DEPTHWISE_WARPS)), -(-DEPTHWISE_BLOCKS // plan.geometry.groups))
+    )
 
 
 def correlation(plan: Plan, aligned: Alignment) -> Step:

@@ -14,7 +14,7 @@ import reference
 from costmodel.conv2d_counts import of_steps
 from kernels_numba import map_operands, map_transform
 from kernels_numba.conv2d_geometry import Geometry
-from kernels_numba.conv2d_plan import PASSES, Plan, candidates
+from kernels_numba.conv2d_plan import PASSES, Plan, can_fuse, candidates
 from kernels_numba.conv2d_run import poisoned, run_cpu, run_steps
 from kernels_numba.conv2d_tiles import axis
 from kernels_numba.tile.layout import STORAGE_TYPES
@@ -93,13 +93,16 @@ def check(case: Case, got: NDArray, result: NDArray, data: dict[str, NDArray]) -
 
 
 def assert_right(case: Case) -> None:
-    plan, data = case.plan, case.data()
+    """In several launches, and in one where that can be."""
+    whole, data = case.plan, case.data()
     result = exact(case.which, data, case.geometry, case.layer)
-    got, counters, _ = run_cpu(plan, data, result.shape)
-    check(case, got, result, data)
-    found, expected = vars(of_steps(plan.steps())), counters.as_dict()
-    assert found == {name: expected[name] for name in found}
-    assert not any(value for name, value in expected.items() if name not in found)
+    for plan in (whole, replace(whole, fused=True, images=case.x[0])) if can_fuse(whole) else (whole,):
+        got, counters, _ = run_cpu(plan, data, result.shape)
+        check(case, got, result, data)
+        found, expected = vars(of_steps(plan.steps())), counters.as_dict()
+        assert found == {name: expected[name] for name in found}
+        assert not any(value for name, value in expected.items() if name not in found)
+        assert plan.launches() == len(plan.steps())
 
 
 TILES = [(r, c) for r, c in np.ndindex(4, 4) if (r, c) != (0, 0)]
