@@ -241,8 +241,8 @@ def _linear() -> Iterator[tuple[Any, Any]]:
 def _conv2d() -> Iterator[tuple[Any, Any]]:
     """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps.
 
-    The gradient of the weights with images in groups too; and fp32: all of these but the dilated taps. Products of
-    depthwise layers and of their gradients in the weights.
+    The gradient of the weights with images in groups too; and fp32: all of these but the dilated taps. All passes of a
+    depthwise layer in half precision, and products of such layers where spectra are kept.
     """
     from kernels_numba import spectral_pointwise
     from kernels_numba.conv2d_dispatch import plans
@@ -265,6 +265,11 @@ def _conv2d() -> Iterator[tuple[Any, Any]]:
         if which == "weight_gradient":
             for step in replace(plan, images=64).steps():
                 found[step.spec] = step.family
+        for step in plan.steps():
+            found[step.spec] = step.family
+    depthwise = Geometry.of((128, 96, 32, 32), (96, 1, 7, 7), groups=96)
+    for which in ("forward", "input_gradient", "weight_gradient"):
+        (plan,) = plans(depthwise, which, "fp16", tile=(32, 32))
         for step in plan.steps():
             found[step.spec] = step.family
     for dtype in ("fp16", "fp32"):

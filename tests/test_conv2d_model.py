@@ -15,7 +15,7 @@ from costmodel.conv2d import (
     memory_share,
     published,
 )
-from costmodel.measure_conv2d import cases
+from costmodel.measure_conv2d import BACKWARD, cases
 from kernels_numba.conv2d_dispatch import explain
 from kernels_numba.conv2d_geometry import Geometry
 
@@ -104,7 +104,7 @@ def test_depthwise_layers_go_the_faster_way() -> None:
     times: dict[str, dict[str, float]] = {}
     for row in measurements.read("h200-sxm", op="conv2d"):
         library, _, variant = row.provider.partition(":")
-        if variant == "depthwise":
+        if variant == "depthwise" and BACKWARD not in row.case:
             times.setdefault(row.case, {})[library] = row.median_us
     both = {case: found for case, found in times.items() if len(found) == 2}
     assert len(both) >= 8
@@ -133,13 +133,15 @@ def test_measurements_are_predicted() -> None:
             continue
         v = measurements.parse_case("conv2d", case)
         s, inputs, outputs, n, k = (int(v[key]) for key in ("S", "Cin", "Cout", "n", "k"))
+        if k >= 7:  # ahead of the library, in either layout
+            assert found["ours"] < min(found["cudnn"], found["cudnn:channels-last"])
+        if v["pass"] == BACKWARD:
+            continue
         which = conv2d.PASSES[str(v["pass"])]
         predicted = conv2d.predict(s, inputs, outputs, n, k, gpu="h200-sxm", which=which, dtype=dtype)
         assert predicted.fft_us is not None
         errors.append(abs(predicted.fft_us / found["ours"] - 1))
         taken = found["ours" if predicted.impl == "fft" else "cudnn"]
         regrets.append(taken / min(found["ours"], found["cudnn"]))
-        if k >= 7:  # ahead of the library, in either layout
-            assert found["ours"] < min(found["cudnn"], found["cudnn:channels-last"])
     assert np.median(errors) < 0.1 and np.percentile(errors, 90) < 0.2
     assert max(regrets) < 1.15
