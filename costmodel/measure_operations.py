@@ -18,8 +18,10 @@ LAYERS = (
     ("accgrad", 2048, 96, 32, 3, "fp16", 1),
     ("fprop", 2048, 96, 32, 3, "fp32", 1),
     ("fprop", 4096, 128, 32, 3, "fp16", 128),
+    ("accgrad", 4096, 128, 32, 3, "fp16", 128),
+    ("fprop", 2048, 128, 32, 3, "fp32", 128),
 )
-"""Pass, S, Cin = Cout, n, k, dtype and groups: whole maps in tiles of 32 x 32; the last one is depthwise."""
+"""Pass, S, Cin = Cout, n, k, dtype and groups: whole maps in tiles of 32 x 32; the last three are depthwise."""
 TILE = (32, 32)
 LONG = (
     (2**20, (16, 16, 16, 16, 16), 8, 48, "fp16"),
@@ -78,11 +80,13 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: st
     sums = name == "accgrad"
     product = "spectral_gradient" if sums else "spectral_product"
     # Of a gradient in the weights these are few.
-    launches = ("map_transform", "map_transform", product, "" if sums else "map_inverse")
-    if groups > 1:
-        launches = ("map_transform", "map_transform", "spectral_pointwise", "map_inverse")
+    last = "" if sums else "map_inverse"
+    launches: tuple[str, ...] = ("map_transform", "map_transform", product, last)
     if dtype == "fp32":
-        launches = tuple(f"float_{family}" for family in launches)  # type: ignore[assignment]
+        launches = tuple(f"float_{family}" for family in launches)
+        launches = (*launches[:2], "spectral_pointwise" if groups > 1 else launches[2], launches[3])
+    elif groups > 1:
+        launches = ("map_correlation", "") if sums else ("map_convolution",)
 
     def counts() -> dict[str, dict[str, int]]:
         from costmodel.conv2d_counts import of_steps

@@ -46,8 +46,8 @@ class Spec:
     @property
     def words(self) -> tuple[int, int, int]:
         """Constants of x, of w, and of the way back, which are copied 128 at a time."""
-        back = -(-(self.columns * self.wanted_columns + self.rows * self.wanted_rows) // 256) * 128
-        return (*(side.constant_words(self.rows, self.columns) for side in (self.x, self.w)), back)
+        x, w = (side.constant_words(self.rows, self.columns) for side in (self.x, self.w))
+        return x, w, -(-(self.columns * self.wanted_columns + self.rows * self.wanted_rows) // 256) * 128
 
     @property
     def shared_bytes(self) -> int:

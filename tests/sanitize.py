@@ -193,7 +193,7 @@ def multiply_by_engine() -> None:
 
 def convolve_images(dtype: str, *layers: dict) -> None:
     """All passes of convolution layers: ``size`` of x, ``outputs``, ``taps``, ``tile``, and what `conv2d` takes; in one
-    go and, as far as ``memory`` asks for it, in groups of images."""
+    go and, as far as ``memory`` asks for it, in groups of images; and both gradients with spectra kept."""
     kind = {"fp16": np.float16, "fp32": np.float32}[dtype]
     for given in layers:
         layer = dict(given)
@@ -206,15 +206,20 @@ def convolve_images(dtype: str, *layers: dict) -> None:
         held = {"dtype": dtype, "groups": groups, "terms": 4096}
         exact = reference.conv2d(x, w, **layer)
         dy = _random(*exact.shape, seed=2).astype(kind)
+        keep = kernels_numba.Conv2dSpectra()
+        kernels_numba.conv2d(x, w, keep=keep, **way, **layer)
+        both = kernels_numba.conv2d_gradients(dy, x, w, keep=keep, **layer)
+        exact_gx = reference.conv2d_input_gradient(dy, w, size=size[2:], **layer)
+        exact_gw = reference.conv2d_weight_gradient(dy, x, size=taps, **layer)
+        reference.check_conv2d(both[0], exact_gx, dy, w, which="input_gradient", **held)
+        reference.check_conv2d(both[1], exact_gw, dy, x, which="weight_gradient", **held)
         for limit in {None, memory}:
             y = kernels_numba.conv2d(x, w, memory=limit, **way, **layer)
             reference.check_conv2d(y, exact, x, w, which="forward", **held)
             settings = {"impl": "fft", "memory": limit, **layer}
             gx = kernels_numba.conv2d_input_gradient(dy, w, input_size=size[2:], **settings)
-            exact_gx = reference.conv2d_input_gradient(dy, w, size=size[2:], **layer)
             reference.check_conv2d(gx, exact_gx, dy, w, which="input_gradient", **held)
             gw = kernels_numba.conv2d_weight_gradient(x, dy, kernel_size=taps, **settings)
-            exact_gw = reference.conv2d_weight_gradient(dy, x, size=taps, **layer)
             reference.check_conv2d(gw, exact_gw, dy, x, which="weight_gradient", **held)
 
 

@@ -25,12 +25,14 @@ from tiny_maps import (
     run_cpu,
 )
 
+from kernels_numba.tile.cpu_products import fma_single
 from kernels_numba.tile.machine import KernelError
 
 LANES = range(32)
 FORMATTED = (
     "store_window",
     "pack_points",
+    "multiply_points",
     "fold_mirrors",
     "complex_columns",
     "store_points",
@@ -94,6 +96,19 @@ def points(real: NDArray, imaginary: NDArray, dtype: str) -> NDArray[np.int32]:
 def expect_pack_points(spec: Tiny, data: Data) -> NDArray:
     values = sums(data, 8)
     return written(points(values[:4], values[4:], spec.dtype))
+
+
+def expect_multiply_points(spec: Tiny, data: Data, conjugate: str = "") -> NDArray:
+    """Each part a product, a fused multiply-add, and rounded to a half."""
+    real, imaginary = np.split(sums(data, 8), 2)
+    w = halves(read(data.w, WORDS_AT // 2, 4, 4), spec.dtype).astype(np.float32)
+    turned = -w[..., 1] if conjugate else w[..., 1]
+    with np.errstate(all="ignore"):
+        parts = [
+            fma_single(b, s * turned, a * w[..., 0])
+            for a, b, s in ((real, imaginary, -1), (imaginary, real, 1))
+        ]
+    return written(points(*parts, spec.dtype))
 
 
 def expect_fold_mirrors(spec: Tiny, data: Data) -> NDArray:

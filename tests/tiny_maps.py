@@ -97,6 +97,20 @@ def pack_points(tile: Any) -> Callable:
     return kernel
 
 
+@tiny("multiply_points", "multiply_points:conjugate")
+def multiply_points(tile: Any, conjugate: str = "") -> Callable:
+    lane, load, put = tile.lane, tile.load_global(8, 4), _put(tile, 4)
+    cast, load_points = tile.as_floats(8), tile.load_global(4, 4)
+    product = tile.multiply_points(4, conjugate=bool(conjugate))
+
+    def kernel(h, w, f, out, n):
+        l = lane()  # noqa: E741
+        points = load_points(w, WORDS_AT // 2 + 4 * l, 128)
+        put(out, 0, 0, 2 * l, 0, 0, 0, product(cast(load(w, 4 * l, 128)), points))
+
+    return kernel
+
+
 @tiny("fold_mirrors")
 def fold_mirrors(tile: Any) -> Callable:
     lane, load, put, fold = tile.lane, tile.load_global(8, 4), _put(tile, 8), tile.fold_mirrors(4)

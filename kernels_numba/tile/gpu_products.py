@@ -16,6 +16,7 @@ class GpuProducts:
 
     ptx: dict[str, str]
     dtype: str
+    round_pair: Any
 
     def zeros(self, count: int) -> Any:
         """``op()``: float32 zeros."""
