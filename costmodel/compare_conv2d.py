@@ -67,9 +67,9 @@ def costs_of(row: Row) -> tuple[Tiles, list[Any]]:
         return Tiles(tile), costs(plan, given)
     named = re.search(r"gradient of w in tiles (\d+)x(\d+)", row.note)
     second = (int(named[1]), int(named[2])) if named else tile
-    (inputs,) = plans(geometry, "input_gradient", row.dtype, tile=tile, parts=parts)
-    (weights,) = plans(geometry, "weight_gradient", row.dtype, tile=second, parts=parts)
-    return Tiles(tile), Gradients(inputs, weights).costs(kept=kept)
+    (first,) = plans(geometry, "input_gradient", row.dtype, tile=tile, parts=parts)
+    (last,) = plans(geometry, "weight_gradient", row.dtype, tile=second, parts=parts)
+    return Tiles(tile), Gradients(first, last).costs(kept=kept)
 
 
 def compare(gpu: str | GPU, *, folder: Path | None = None) -> Comparison:

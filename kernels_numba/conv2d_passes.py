@@ -41,6 +41,10 @@ AMPLE_PART = 4
 """Of a GPU's memory spectra take one part in so many, where nobody sets a limit."""
 
 
+Outs = dict[str, tuple[Any, tuple[int, ...]]]
+"""Arrays for results by name, perhaps None, with their shapes."""
+
+
 def ample_bytes(where: Device) -> int | None:
     """What spectra may take of a GPU's memory where nobody set a limit: inside a network there is more to keep."""
     return None if where.memory_bytes is None else where.memory_bytes // AMPLE_PART
@@ -75,14 +79,14 @@ class Setting:
 def setting(
     geometry: Geometry,
     arrays: dict[str, Any],
-    outs: dict[str, tuple[Any, tuple[int, ...]]],
+    outs: Outs,
     *,
     impl: str | None,
     tile: Any,
     memory: int | None,
     keep: Conv2dSpectra | None,
 ) -> Setting:
-    """Check everything; ``outs`` are arrays for results, perhaps None, with their shapes."""
+    """Check everything."""
     if impl not in (None, *IMPLS):
         raise ValueError(f"impl: expected one of {', '.join(IMPLS)}, or None for the model's; got {impl!r}")
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, (int, np.integer))):
@@ -146,7 +150,7 @@ def run_pass(
             plan, given = weights_of(forward, **s.limits), {"x": keep.x}
     y = s.empty(shape) if out is None else out
     spectra = _run(s, plan, arrays, y, given)
-    handed_out = ()
+    handed_out: tuple[str, ...] = ()
     if keep is not None and which == "forward":
         keep.hold(plan, s.place, **spectra)
         handed_out = ("x", "w")
@@ -167,7 +171,7 @@ def run_gradients(
     dy, x, w = arrays["dy"], arrays["x"], arrays["w"]
     backward, over_images = {"dy": dy, "w": w}, {"x": x, "dy": dy}
     shapes = (geometry.x_shape, geometry.w_shape)
-    outs = {f"out[{i}]": pair for i, pair in enumerate(zip(out, shapes, strict=True))}
+    outs: Outs = {f"out[{i}]": pair for i, pair in enumerate(zip(out, shapes, strict=True))}
     s = setting(geometry, arrays, outs, keep=keep, **asked)
     if geometry.x_shape[0] == 0:
         return (

@@ -94,7 +94,7 @@ def build(tile: Any, spec: Spec) -> Any:
     pack_points = tile.pack_points(count)
     put = tile.store_shared_pieces(tuple((0, 32 * j, (j,)) for j in range(count)))
     get = tile.load_shared(count, 1)
-    multiply = tile.multiply_points(count, conjugate=spec.conjugate)
+    multiply = tile.filter_points(count, conjugate=spec.conjugate)
     out_groups, out_tiles = spec.wanted_rows // 8, spec.wanted_columns // 8
     scale = tile.scale(2 * out_groups * out_tiles)
     store = tile.store_window(out_groups, out_tiles, spec.halves, spread=spec.spread)

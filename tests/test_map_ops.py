@@ -32,7 +32,7 @@ LANES = range(32)
 FORMATTED = (
     "store_window",
     "pack_points",
-    "multiply_points",
+    "filter_points",
     "fold_mirrors",
     "complex_columns",
     "store_points",
@@ -98,7 +98,7 @@ def expect_pack_points(spec: Tiny, data: Data) -> NDArray:
     return written(points(values[:4], values[4:], spec.dtype))
 
 
-def expect_multiply_points(spec: Tiny, data: Data, conjugate: str = "") -> NDArray:
+def expect_filter_points(spec: Tiny, data: Data, conjugate: str = "") -> NDArray:
     """Each part a product, a fused multiply-add, and rounded to a half."""
     real, imaginary = np.split(sums(data, 8), 2)
     w = halves(read(data.w, WORDS_AT // 2, 4, 4), spec.dtype).astype(np.float32)

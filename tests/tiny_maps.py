@@ -97,11 +97,11 @@ def pack_points(tile: Any) -> Callable:
     return kernel
 
 
-@tiny("multiply_points", "multiply_points:conjugate")
-def multiply_points(tile: Any, conjugate: str = "") -> Callable:
+@tiny("filter_points", "filter_points:conjugate")
+def filter_points(tile: Any, conjugate: str = "") -> Callable:
     lane, load, put = tile.lane, tile.load_global(8, 4), _put(tile, 4)
     cast, load_points = tile.as_floats(8), tile.load_global(4, 4)
-    product = tile.multiply_points(4, conjugate=bool(conjugate))
+    product = tile.filter_points(4, conjugate=bool(conjugate))
 
     def kernel(h, w, f, out, n):
         l = lane()  # noqa: E741

@@ -82,7 +82,7 @@ class CpuProducts:
 
         return product
 
-    def multiply_points(self, count: int, *, conjugate: bool) -> Callable:
+    def filter_points(self, count: int, *, conjugate: bool) -> Callable:
         """Points x w, or x conj(w), of float32 x and points w, rounded."""
 
         def product(x: Fragment, w: Fragment) -> Fragment:

@@ -108,7 +108,7 @@ class GpuProducts:
 
         return product
 
-    def multiply_points(self, count: int, *, conjugate: bool) -> Any:
+    def filter_points(self, count: int, *, conjugate: bool) -> Any:
         """``op(x, w)``: points x w, or x conj(w), of ``count`` x in float32 (real, then imaginary parts) and points w.
 
         Each part is a rounded product and a fused multiply-add in float32, and is rounded once more.
