@@ -178,17 +178,16 @@ def run_gradients(
             _of_no_images(s, "input_gradient", shapes[0], out[0]),
             _of_no_images(s, "weight_gradient", shapes[1], out[1]),
         )
-    if s.impl != "direct":
-        if keep is None:
-            both = plans_of_gradients(geometry, s.dtype, s.tile, s.sm_count, **s.limits)
-        else:
-            both = of_forward(keep.plan_for(geometry, s.dtype, s.place, s.tile), **s.limits)
-    paired = geometry.before == geometry.after
-    if s.impl == "direct" or (s.impl is None and paired and direct_is_faster(both, s.sm_count)):
+    impl = s.impl or _chosen_for_gradients(geometry, s.dtype, s.sm_count, **s.limits)
+    if impl == "direct":
         return (
             _direct(s, "input_gradient", backward, out[0], None),
             _direct(s, "weight_gradient", over_images, out[1], None),
         )
+    if keep is None:
+        both = plans_of_gradients(geometry, s.dtype, s.tile, s.sm_count, **s.limits)
+    else:
+        both = of_forward(keep.plan_for(geometry, s.dtype, s.place, s.tile), **s.limits)
     dx, dw = (s.empty(shape) if a is None else a for a, shape in zip(out, shapes, strict=True))
     kept: tuple[Spectra, Spectra] = ({}, {}) if keep is None else ({"w": keep.w}, {"x": keep.x})
     spectra = _run(s, both.inputs, backward, dx, kept[0])
@@ -237,6 +236,17 @@ def _of_no_images(s: Setting, which: str, shape: tuple[int, ...], out: Any) -> A
 def _chosen(geometry: Geometry, which: str, dtype: str, sm_count: int | None, **limits: Any) -> str:
     direct = geometry.before == geometry.after  # the library pads both sides alike
     return explain(geometry, which, dtype, sm_count=sm_count, direct=direct, **limits).impl
+
+
+@lru_cache(maxsize=1024)
+def _chosen_for_gradients(geometry: Geometry, dtype: str, sm_count: int | None, **limits: Any) -> str:
+    if geometry.before != geometry.after:
+        return "fft"
+    try:
+        found = plans_of_gradients(geometry, dtype, None, sm_count, **limits)
+    except ValueError:  # too little memory for spectra
+        return "direct"
+    return "direct" if direct_is_faster(found, sm_count) else "fft"
 
 
 @lru_cache(maxsize=1024)
