@@ -226,7 +226,8 @@ def _note(case: Case, plans: Sequence[Any], *, kept: bool) -> str:
     """How a case is measured; predictions read it (`compare_conv2d.costs_of`)."""
     first, last = plans[0], plans[-1]
     rows, columns = first.tile
-    text = f"tiles {rows}x{columns}, {first.tiles} an image, {max(p.bytes for p in plans) / 1e6:.1f} MB of spectra"
+    held = "sums" if last.fused else "spectra"
+    text = f"tiles {rows}x{columns}, {first.tiles} an image, {max(p.bytes for p in plans) / 1e6:.1f} MB of {held}"
     if first.part_count > 1:
         text += "; filter in {}x{} parts".format(*first.parts)
     if last.tile != first.tile:

@@ -327,10 +327,11 @@ class Explanation:
         if self.plan is None:
             return f"{self.which}: direct, {self.direct_us:.0f} us; no FFT: {self.obstacle}"
         rows, columns = self.plan.tile
+        held = f"{self.plan.bytes / 1e6:.1f} MB of " + ("sums" if self.plan.fused else "spectra")
         lines = [
             f"{self.which}: {self.impl}; by FFT {self.fft_us:.0f} us, direct {self.direct_us:.0f} us (model)",
             f"  FFT in tiles of {rows} x {columns}, {self.plan.tiles} an image, {self.plan.images} images at once, "
-            f"{self.plan.bytes / 1e6:.1f} MB of spectra",
+            + held,
         ]
         if self.plan.part_count > 1:
             lines.append(
