@@ -59,16 +59,16 @@ def costs_of(row: Row) -> tuple[Tiles, list[Any]]:
     )
     named = re.search(r"filter in (\d+)x(\d+) parts", row.note)
     parts = (int(named[1]), int(named[2])) if named else (1, 1)
-    kept = row.provider_variant == KEPT
+    kept, fused = row.provider_variant == KEPT, "MB of sums" in row.note
     if case["pass"] != BACKWARD:
         which = conv2d.PASSES[str(case["pass"])]
-        (plan,) = plans(geometry, which, row.dtype, tile=tile, parts=parts)
+        (plan,) = plans(geometry, which, row.dtype, tile=tile, parts=parts, fused=fused)
         given = {"bprop": W, "accgrad": X}.get(str(case["pass"]), NONE) if kept else NONE
         return Tiles(tile), costs(plan, given)
     named = re.search(r"gradient of w in tiles (\d+)x(\d+)", row.note)
     second = (int(named[1]), int(named[2])) if named else tile
-    (first,) = plans(geometry, "input_gradient", row.dtype, tile=tile, parts=parts)
-    (last,) = plans(geometry, "weight_gradient", row.dtype, tile=second, parts=parts)
+    (first,) = plans(geometry, "input_gradient", row.dtype, tile=tile, parts=parts, fused=fused)
+    (last,) = plans(geometry, "weight_gradient", row.dtype, tile=second, parts=parts, fused=fused)
     return Tiles(tile), Gradients(first, last).costs(kept=kept)
 
 

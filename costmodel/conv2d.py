@@ -55,6 +55,7 @@ def rates(gpu: GPU | str) -> Rates:
         direct=H200.direct * tensor,
         transform=H200.transform * issue,
         large_transform=H200.large_transform * issue,
+        held=H200.held * issue,
         vector=H200.vector * single,
         vector_direct=H200.vector_direct * single,
         direct_depthwise=H200.direct_depthwise * single,

@@ -17,11 +17,12 @@ LAYERS = (
     ("fprop", 4096, 96, 32, 3, "fp16", 1),
     ("accgrad", 2048, 96, 32, 3, "fp16", 1),
     ("fprop", 2048, 96, 32, 3, "fp32", 1),
+    ("fprop", 4096, 128, 32, 3, "fp16", 128, True),
     ("fprop", 4096, 128, 32, 3, "fp16", 128),
     ("accgrad", 4096, 128, 32, 3, "fp16", 128),
-    ("fprop", 2048, 128, 32, 3, "fp32", 128),
 )
-"""Pass, S, Cin = Cout, n, k, dtype and groups: whole maps in tiles of 32 x 32; the last three are depthwise."""
+"""Pass, S, Cin = Cout, n, k, dtype, groups, and whether spectra are kept; whole maps in tiles of 32 x 32. The last
+three are depthwise."""
 TILE = (32, 32)
 LONG = (
     (2**20, (16, 16, 16, 16, 16), 8, 48, "fp16"),
@@ -73,7 +74,16 @@ def _sum(parts: list[tuple[str, int, int]]) -> dict[str, dict[str, int]]:
 
 
 # ---- convolution layers --------------------------------------------------------------------------------------
-def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: str, groups: int) -> Case:
+def _layer(
+    name: str,
+    batch: int,
+    channels: int,
+    size: int,
+    taps: int,
+    dtype: str,
+    groups: int,
+    kept: bool = False,
+) -> Case:
     from costmodel.measure_conv2d import Case as Layer
 
     layer = Layer(batch, channels, channels, size, taps, name, dtype, groups)
@@ -84,7 +94,8 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: st
     launches: tuple[str, ...] = ("map_transform", "map_transform", product, last)
     if dtype == "fp32":
         launches = tuple(f"float_{family}" for family in launches)
-        launches = (*launches[:2], "spectral_pointwise" if groups > 1 else launches[2], launches[3])
+    elif kept:
+        launches = ("map_transform", "map_transform", "spectral_pointwise", last)
     elif groups > 1:
         launches = ("map_correlation", "") if sums else ("map_convolution",)
 
@@ -94,7 +105,7 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: st
         from kernels_numba.conv2d_geometry import Geometry
 
         geometry = Geometry.of(layer.shapes["x"], layer.shapes["w"], groups=groups)
-        plan = plans(geometry, layer.which, dtype, tile=TILE)[0]
+        plan = plans(geometry, layer.which, dtype, tile=TILE, fused=not kept)[0]
         # Both transforms are added up, so their order does not matter.
         each = zip(launches, costs(plan), plan.steps(), strict=True)
         return _sum([(family, cost.bytes, of_steps([step]).mma_m16n8k16) for family, cost, step in each])
@@ -106,6 +117,8 @@ def _layer(name: str, batch: int, channels: int, size: int, taps: int, dtype: st
 
         data = measure_conv2d._data(layer, torch, 1)
         settings: dict[str, Any] = {"impl": "fft", "tile": TILE, "groups": groups}
+        if kept:
+            settings["keep"] = kernels_numba.Conv2dSpectra()
         if sums:
             y = torch.full_like(data["w"], math.nan)
 

@@ -36,7 +36,9 @@ class Rates:
     transform: float
     """Points that transforms make, bytes aside, of tiles of at most 1024 samples,"""
     large_transform: float
-    """and of larger ones, of which an SM holds fewer."""
+    """of larger ones, of which an SM holds fewer,"""
+    held: float = 6e11
+    """and of those that stay in the registers of a warp (`Plan.fused`)."""
     vector: float = 4.2e13
     """Flops of products of spectra in fp32,"""
     vector_direct: float = 2.8e13
@@ -76,6 +78,7 @@ def rates_for(sm_count: int | None) -> Rates:
         direct=H200.direct * share,
         transform=H200.transform * share,
         large_transform=H200.large_transform * share,
+        held=H200.held * share,
         vector=H200.vector * share,
         vector_direct=H200.vector_direct * share,
         direct_depthwise=H200.direct_depthwise * share,
@@ -95,6 +98,8 @@ class Cost:
     """Points of a large tile."""
     single: bool = False
     """In fp32."""
+    held: bool = False
+    """Points that stay in registers."""
 
     def terms(self, rates: Rates) -> dict[str, float]:
         """Seconds of what it does, each as if it were alone."""
@@ -107,8 +112,14 @@ class Cost:
         return {
             "device memory": self.bytes / rates.memory,
             "tensor cores": self.flops / rates.tensor,
-            "transforms": self.points / (rates.large_transform if self.large else rates.transform),
+            "transforms": self.points / self.transform_rate(rates),
         }
+
+    def transform_rate(self, rates: Rates) -> float:
+        """Points that half-precision transforms make in a second."""
+        if self.held:
+            return rates.held
+        return rates.large_transform if self.large else rates.transform
 
     def seconds(self, rates: Rates) -> float:
         """Time of the launch."""
@@ -171,10 +182,10 @@ def _fused_costs(plan: Plan) -> list[Cost]:
     points = plan.points * maps
     if plan.which != "weight_gradient":
         read += size * prod(geometry.w_shape)
-        return [Cost("transforms and product", read, 8 * points, 2 * points)]
+        return [Cost("transforms and product", read, 8 * points, 2 * points, held=True)]
     sums = 4 * plan.words(plan.images)["S"]
     return [
-        Cost("transforms and product", read + sums, 8 * points, 2 * points),
+        Cost("transforms and product", read + sums, 8 * points, 2 * points, held=True),
         Cost("inverse transform", sums + size * prod(geometry.w_shape), 0, plan.points * geometry.groups),
     ]
 

@@ -100,25 +100,26 @@ def test_measured_cases() -> None:
 
 
 def test_depthwise_layers_go_the_faster_way() -> None:
-    """Their library has kernels of their own: for small filters it is taken, for large ones the FFT, by far."""
+    """In one launch, by far the FFT, ahead of the library in either layout; a single tap is the library's."""
     times: dict[str, dict[str, float]] = {}
     for row in measurements.read("h200-sxm", op="conv2d"):
         library, _, variant = row.provider.partition(":")
-        if variant == "depthwise" and BACKWARD not in row.case:
-            times.setdefault(row.case, {})[library] = row.median_us
-    both = {case: found for case, found in times.items() if len(found) == 2}
-    assert len(both) >= 8
-    ways = set()
+        spectra = (
+            row.ours and "MB of sums" not in row.note
+        )  # several launches, as they are where spectra are kept
+        if variant.startswith("depthwise") and BACKWARD not in row.case and not spectra:
+            times.setdefault(row.case, {})[library + variant.removeprefix("depthwise")] = row.median_us
+    both = {case: found for case, found in times.items() if "ours" in found}
+    assert len(both) >= 6
     for case, found in both.items():
         v = measurements.parse_case("conv2d", case)
         s, channels, n, k = (int(v[key]) for key in ("S", "Cin", "n", "k"))
         geometry = Geometry.of((s, channels, n, n), (channels, 1, k, k), groups=channels)
         way = explain(geometry, conv2d.PASSES[str(v["pass"])], "fp16", rates=conv2d.rates("h200-sxm"))
         assert way.fft_us is not None and abs(way.fft_us / found["ours"] - 1) < 0.25
-        taken = found["ours" if way.impl == "fft" else "cudnn"]
-        assert taken <= 1.15 * min(found.values()), case
-        ways.add((way.impl, k > 5))
-    assert ways == {("direct", False), ("fft", True)}
+        assert way.impl == "fft" and found["ours"] == min(found.values()), case
+    one = Geometry.of((128, 96, 32, 32), (96, 1, 1, 1), groups=96)
+    assert explain(one, "forward", "fp16", rates=conv2d.rates("h200-sxm")).impl == "direct"
 
 
 def test_measurements_are_predicted() -> None:
