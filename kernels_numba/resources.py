@@ -17,7 +17,6 @@ import csv
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from kernels_numba import (
 )
 from kernels_numba.any_resources import any_kernels, float_kernels
 from kernels_numba.families import default_plans, family_of, runs_on
+from kernels_numba.layer_resources import layer_kernels
 from kernels_numba.linear_product import Choice, product
 from kernels_numba.linear_settings import FULL_TILES, default_choice
 from kernels_numba.long_resources import long_kernels
@@ -72,7 +72,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     both formats, the gated and guarded kernels, and the causal one for pairs. Any factors and fp32: see
     `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
     with K not a multiple of 8 and split, all tiles of the full product, and the realigning copy. Convolution layers:
-    see `_conv2d`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two gates:
+    see `layer_kernels`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two gates:
     see `_two_gates`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
@@ -121,7 +121,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     ):
         yield filter_passes.family(spec), spec
     yield from _two_gates()
-    yield from _conv2d()
+    yield from layer_kernels()
     yield from _probes()
 
 
@@ -234,47 +234,6 @@ def _linear() -> Iterator[tuple[Any, Any]]:
         found[made.spec] = made.family
     for led in (False, True):
         found[linear_realign.Spec("fp16", led=led)] = linear_realign
-    for spec, family in found.items():
-        yield family, spec
-
-
-def _conv2d() -> Iterator[tuple[Any, Any]]:
-    """Convolution layers: all passes in whole maps of 32 x 32, one in bf16, transforms of 64 x 64, and dilated taps.
-
-    The gradient of the weights with images in groups too; and fp32: all of these but the dilated taps. All passes of a
-    depthwise layer in half precision, and products of such layers where spectra are kept.
-    """
-    from kernels_numba import spectral_pointwise
-    from kernels_numba.conv2d_dispatch import plans
-    from kernels_numba.conv2d_geometry import Geometry
-
-    found = {}
-    for size, which, dtype, dilation in (
-        (32, "forward", "fp16", 1),
-        (32, "input_gradient", "fp16", 1),
-        (32, "weight_gradient", "fp16", 1),
-        (32, "forward", "bf16", 1),
-        (64, "forward", "fp16", 2),
-        (32, "forward", "fp32", 1),
-        (32, "input_gradient", "fp32", 1),
-        (32, "weight_gradient", "fp32", 1),
-        (64, "forward", "fp32", 1),
-    ):
-        geometry = Geometry.of((128, 96, size, size), (96, 96, 7, 7), dilation=dilation)
-        (plan,) = plans(geometry, which, dtype, tile=(size, size))
-        if which == "weight_gradient":
-            for step in replace(plan, images=64).steps():
-                found[step.spec] = step.family
-        for step in plan.steps():
-            found[step.spec] = step.family
-    depthwise = Geometry.of((128, 96, 32, 32), (96, 1, 7, 7), groups=96)
-    for which in ("forward", "input_gradient", "weight_gradient"):
-        (plan,) = plans(depthwise, which, "fp16", tile=(32, 32))
-        for step in plan.steps():
-            found[step.spec] = step.family
-    for dtype in ("fp16", "fp32"):
-        found[spectral_pointwise.Spec(dtype, conjugate="right")] = spectral_pointwise
-        found[spectral_pointwise.Spec(dtype, True, "left")] = spectral_pointwise
     for spec, family in found.items():
         yield family, spec
 
