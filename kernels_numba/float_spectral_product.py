@@ -144,7 +144,7 @@ def build(tile: Any, spec: Spec) -> Any:
     load_sums, store = tile.load_point_tile(*own), tile.store_point_tile(*own)
     x_apart, w_apart = (1 if x_deep else 2), (1 if w_deep else 2)
 
-    @tile.function
+    @tile.subroutine
     def bring_x(to, within, x, at, step, left, chunks):
         if x_deep:
             copy_x(to, x, at, step, left, DEPTH * within < chunks)
@@ -153,7 +153,7 @@ def build(tile: Any, spec: Spec) -> Any:
             for i in range(x_turns):
                 copy_x(to + 4 * DEPTH * i, x, at + 4 * DEPTH * i, step, rest, DEPTH * i < chunks)
 
-    @tile.function
+    @tile.subroutine
     def bring_w(to, within, w, at, step, left, chunks):
         if w_deep:
             copy_w(to, w, at, step, left, DEPTH * within < chunks)

@@ -100,7 +100,7 @@ def build(tile: Any, spec: Spec) -> Any:
     store = tile.store_window(out_groups, out_tiles, spec.halves, spread=spec.spread)
     find_place = find_tile_of_image(tile)
 
-    @tile.function
+    @tile.subroutine
     def bring(to, constants, words, w, index):
         r = w
         while 128 * r < words:

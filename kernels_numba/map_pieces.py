@@ -61,7 +61,7 @@ def points_of(tile: Any, rows: int, columns: int, seen_rows: int, seen_columns: 
     )
     contract_rows = tile.dft_rows(row_tiles, q_tiles, seen_tiles, inverse=False)
 
-    @tile.function
+    @tile.subroutine
     def transform(data, across, down):
         z = contract_columns(data, load_across(across, 128))
         return contract_rows(load_down(down, 128), transpose(pack(z)))
@@ -110,11 +110,11 @@ def samples_of(
     )
     contract_rows = tile.mma(out_groups // 2, out_tiles, row_tiles)
 
-    @tile.function
+    @tile.subroutine
     def operand(points):
         return as_left(fold(in_order(points)))
 
-    @tile.function
+    @tile.subroutine
     def form(z, across, down):
         u = contract_columns(z, load_across(across, 128))
         return contract_rows(load_down(down, 128), transpose(pack(u)))

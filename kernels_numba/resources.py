@@ -72,8 +72,8 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     both formats, the gated and guarded kernels, and the causal one for pairs. Any factors and fp32: see
     `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
     with K not a multiple of 8 and split, all tiles of the full product, and the realigning copy. Convolution layers:
-    see `layer_kernels`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two gates:
-    see `_two_gates`.
+    see `layer_kernels`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two
+    gates: see `_two_gates`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):

@@ -71,7 +71,7 @@ def find_tile(tile: Any, rows: int, columns: int) -> Any:
     """``op(row_blocks, column_blocks, groups)``: a block's first row and column, its frequency and its group."""
     block, divide, small = tile.block, tile.divide, tile.small
 
-    @tile.function
+    @tile.subroutine
     def find(row_blocks, column_blocks, groups):
         item = small(divide(block(), row_blocks))
         down = small((block() - item * row_blocks) * rows)
@@ -91,7 +91,7 @@ def next_slab(tile: Any) -> Any:
     """
     small = tile.small
 
-    @tile.function
+    @tile.subroutine
     def move_on(slab, slabs, x, x_next, x_jump, w, w_next, w_jump):
         slab = small(slab + 1)
         x = x + x_next
@@ -139,7 +139,7 @@ def build(tile: Any, spec: Spec) -> Any:
     mma_add = tile.mma_add(row_tiles, 2 * column_tiles, 1)
     store = tile.store_points(2 * row_tiles, column_tiles)
 
-    @tile.function
+    @tile.subroutine
     def bring_w(to, within, w, at, step, left, columns_left):
         if across:
             rest = small(left - ROW_WORDS * within)

@@ -63,15 +63,15 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
 
     int64 = opaque = small
 
-    @staticmethod
-    def function(operations: Callable) -> Callable:
-        """A function of operations that kernels call."""
-        return operations
-
     def __init__(self, machine: Machine, dtype: str) -> None:
         self.machine = machine
         self.dtype = dtype
         self.half = STORAGE_TYPES[dtype]
+
+    @staticmethod
+    def subroutine(function: Callable) -> Callable:
+        """As :meth:`function`, free to assign to its arguments."""
+        return function
 
     @staticmethod
     def function(function: Callable) -> Callable:

@@ -121,8 +121,8 @@ class GpuTile(
     warp = staticmethod(warp)
     divide = staticmethod(divide)
     opaque = staticmethod(opaque)
-    function = staticmethod(register_jitable)
-    """A function of operations that several kernels, or one in several places, call."""
+    subroutine = staticmethod(register_jitable)
+    """As :meth:`function`, but left to the compiler, and free to assign to its arguments."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
