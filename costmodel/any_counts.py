@@ -167,7 +167,12 @@ def kernel_counts(
         postgate=gated,
     )
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
-    cached = found["read_spectrum"] + found["read_tables"] + found["read_constants"]
+    # All of it takes the way of shared memory. A block's warps read a factor that is not there at about the same time,
+    # so that it comes from L2 once for an item, and else from the first-level cache.
+    tables = found["read_spectrum"] + found["read_tables"]
+    once = items * sum(4 * spec.matrices[f] for f in spec.cached)
+    beyond = sequences + found["written_y"] + tables + min(found["read_constants"], once)
+    cached = tables + found["read_constants"]
     row = points // plan.factors[0]
     arrays = 2 if gated else 1
     # Samples go by 4 bytes a lane (8 where both are of one sequence), points of strips by 8, all else by 16.
@@ -176,16 +181,18 @@ def kernel_counts(
     accesses += 2 * narrow * (1 / 256 - 1 / 512)
     accesses += arrays * 4 * row * (spec.rows_in + spec.rows_out) / (256 if single else 128)
     between = 2 * order - 1  # complex products of a point
-    # What comes from the caches takes the data path of shared memory, half as wide; samples in four rows an access.
-    through = 2 * cached + (2 if single else 4) * (sequences + found["written_y"])
     return Counts(
         device_read_bytes=sequences + found["read_spectrum"] // items * channels,
         device_write_bytes=found["written_y"],
         mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
         half_flops=found["half_flops"],
         fp32_flops=found["fp32_flops"],
-        shared_bytes=found["shared_read_bytes"] + found["shared_written_bytes"] + through,
-        l2_bytes=sequences + found["written_y"] + cached,
+        shared_bytes=found["shared_read_bytes"]
+        + found["shared_written_bytes"]
+        + sequences
+        + found["written_y"]
+        + cached,
+        l2_bytes=beyond,
         # Results are rounded, and parts of products joined; of pairs samples are joined and results rounded too.
         warp_instructions=instructions(
             products=found["mma_m16n8k16"],
@@ -204,5 +211,6 @@ def kernel_counts(
         fill_bytes_per_block=4 * spec.shared_words,
         barriers_per_transform=2.0 * (order - 1),
         exact=True,
+        in_step=True,
         source=f"kernel_counts: any factors, order {order}, {plan.packing}",
     )

@@ -79,6 +79,8 @@ class Counts:
     source: str = "analytic"
     waits: bool = False
     """Whether a worker waits for each of its products: then its own stages do not overlap, only other workers do."""
+    in_step: bool = False
+    """Whether the blocks of an SM go through their stages together, so that more of them overlap no more."""
     capability: str = ""
     """The only compute capability that has the kernel's instructions; empty: all have."""
     stages: tuple[Counts, ...] = ()

@@ -17,7 +17,8 @@ ahead of their use, several warps) fitted as k stages of each worker that run at
 
     t = max_r t_r + (sum_r t_r - max_r t_r) / (1 + k v) + t_launch
 
-t_launch is what a launch takes beyond that: starting, the first fetch of everything, and the last block alone.
+Where all blocks of an SM go through their stages together, v is 1. t_launch is what a launch takes beyond that:
+starting, the first fetch of everything, and the last block alone.
 
 Interval: every input carries a relative uncertainty s_i. The time is evaluated with each input moved by s_i
 alone, and the logarithms of the changes are added in quadrature, together with the model's own error
@@ -184,9 +185,14 @@ def stages_at_once(counts: Counts, inputs: Inputs) -> float:
     return 1.0 if counts.waits else inputs["stages_per_worker"].value
 
 
+def independent_workers(counts: Counts, gpu: GPU) -> float:
+    """Workers on an SM whose stages overlap with each other's: v, or 1 where all go through them in step."""
+    return 1.0 if counts.in_step else residency(counts, gpu)[1]
+
+
 def overlap(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
     """How many stages of its workers an SM has under way at once: k v, or v where a worker waits for its products."""
-    return stages_at_once(counts, inputs) * residency(counts, gpu)[1]
+    return stages_at_once(counts, inputs) * independent_workers(counts, gpu)
 
 
 def seconds(counts: Counts, gpu: GPU, inputs: Inputs) -> float:
@@ -260,7 +266,8 @@ def explain(counts: Counts, gpu: GPU) -> str:
     known = inputs_of(gpu)
     parts = terms(counts, gpu, known)
     resident = resident_blocks(counts, gpu)
-    warps, workers = residency(counts, gpu)
+    warps, _ = residency(counts, gpu)
+    workers = independent_workers(counts, gpu)
     busy = use(counts.blocks, int(gpu.spec["sm_count"]), resident)
     fill = _fill_bytes(counts, gpu)
     half, issue = (known[key].value for key in onchip_factors(counts))
