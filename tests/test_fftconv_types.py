@@ -224,8 +224,8 @@ def test_complex_sequences_of_halves(mode: str, length: int, gated: bool, comple
 
 def test_lengths_of_complex_sequences() -> None:
     longest = max(default_factors("complex64"))
-    assert longest == 16384 and all(prod(f) == n for n, f in default_factors("complex64").items())
-    with pytest.raises(ValueError, match=r"of complex64 take up to 16384"):
+    assert longest == 28672 and all(prod(f) == n for n, f in default_factors("complex64").items())
+    with pytest.raises(ValueError, match=r"of complex64 take up to 28672"):
         prepare_filter(np.ones(2), length=longest + 1, mode="causal", dtype="complex64")
 
 
