@@ -386,7 +386,7 @@ ANY_LISTS = st.sampled_from(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     kind=ANY_LISTS,
     dtype=st.sampled_from(["fp16", "bf16"]),

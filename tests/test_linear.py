@@ -23,7 +23,7 @@ from kernels_numba.linear_settings import default_choice
 
 DTYPES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 OWN = ("gemv", "flat", "full")
-few = settings(max_examples=30)  # each runs one kernel or several on the CPU body
+few = settings(max_examples=18)  # each runs one kernel or several on the CPU body
 # Smaller than what a GPU wants, so that a few hundred elements already make several batches, tiles and blocks.
 SMALL: dict[str, tuple[dict[str, int], ...]] = {
     "gemv": (
@@ -125,7 +125,7 @@ def judge(y: NDArray, x: NDArray, w: NDArray, dtype: str) -> float:
 
 
 # ---- values --------------------------------------------------------------------------------------------------
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(cases())
 @example(Case("gemv", 0, 1, 1, 1, 1))
 @example(Case("flat", 0, 1, 1, 1, 1))
