@@ -7,7 +7,7 @@ from costmodel.linear_counts import of_product
 from kernels_numba.linear_run import run_cpu
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(cases())
 @example(Case("flat", 0, 3, 9, 37, 263, aligned_x=False))
 @example(Case("flat", 1, 1, 8, 130, 520))
