@@ -16,7 +16,7 @@ KERNELS = list(resources.kernels())
 # Of every family the kernels that are nearest to running out of registers, where a change shows first, for the
 # architecture that the project is measured on; for the others one of each kind. A compilation takes seconds;
 # `python -m kernels_numba.resources` does the whole table.
-EACH = 2
+EACH = 1
 ELSEWHERE = (
     next(spec for _, spec in KERNELS if spec.n == 1024),
     next(spec for _, spec in KERNELS if spec.n > 1024),
