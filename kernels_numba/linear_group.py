@@ -37,8 +37,46 @@ GROUP_ROWS = 64
 GROUP_WARPS = 4
 
 
+class WarpgroupTile:
+    """What a tile of the products on warpgroups takes, here and in `linear_stream`."""
+
+    groups: int
+    columns: int
+    turned: bool
+
+    @property
+    def left_rows(self) -> int:
+        """Rows of the left operand in a tile."""
+        return GROUP_ROWS * self.groups
+
+    @property
+    def x_rows(self) -> int:
+        """Rows of x in a tile."""
+        return self.columns if self.turned else self.left_rows
+
+    @property
+    def w_rows(self) -> int:
+        """Rows of w that a tile has room for."""
+        return self.left_rows if self.turned else self.columns
+
+    @property
+    def tile_sums(self) -> int:
+        """Sums of a tile."""
+        return self.left_rows * self.columns
+
+    @property
+    def stage_words(self) -> int:
+        """Shared memory of one slab of both operands, in words."""
+        return (self.left_rows + self.columns) * ROW_WORDS
+
+    @property
+    def registers(self) -> int:
+        """Accumulators of a lane."""
+        return self.columns // 2
+
+
 @dataclass(frozen=True)
-class Spec:
+class Spec(WarpgroupTile):
     """Everything that is compiled into one kernel."""
 
     dtype: str
@@ -88,44 +126,14 @@ class Spec:
         return GROUP_WARPS * self.groups
 
     @property
-    def left_rows(self) -> int:
-        """Rows of the left operand in a tile."""
-        return GROUP_ROWS * self.groups
-
-    @property
     def ahead(self) -> int:
         """Slabs on their way while one is used."""
         return self.stages - 2
 
     @property
-    def x_rows(self) -> int:
-        """Rows of x in a tile."""
-        return self.columns if self.turned else self.left_rows
-
-    @property
-    def w_rows(self) -> int:
-        """Rows of w that a tile has room for."""
-        return self.left_rows if self.turned else self.columns
-
-    @property
-    def tile_sums(self) -> int:
-        """Sums of a tile."""
-        return self.left_rows * self.columns
-
-    @property
-    def stage_words(self) -> int:
-        """Shared memory of one slab of both operands, in words."""
-        return (self.left_rows + self.columns) * ROW_WORDS
-
-    @property
     def shared_bytes(self) -> int:
         """All stages."""
         return 4 * self.stages * self.stage_words
-
-    @property
-    def registers(self) -> int:
-        """Accumulators of a lane."""
-        return self.columns // 2
 
     @property
     def name(self) -> str:

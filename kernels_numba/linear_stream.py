@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_numba.linear_full import ROW_WORDS, SLAB
-from kernels_numba.linear_group import CAPABILITY, GROUP_ROWS, GROUP_WARPS, check_room
+from kernels_numba.linear_group import CAPABILITY, GROUP_ROWS, GROUP_WARPS, WarpgroupTile, check_room
 from kernels_numba.tensor_maps import MOST_ROWS
 from kernels_numba.tile.layout import row_words
 
@@ -33,7 +33,7 @@ GATE_WORDS = 2
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(WarpgroupTile):
     """Everything that is compiled into one kernel."""
 
     dtype: str
@@ -75,44 +75,14 @@ class Spec:
         return GROUP_WARPS * self.groups + 1
 
     @property
-    def left_rows(self) -> int:
-        """Rows of the left operand in a tile."""
-        return GROUP_ROWS * self.groups
-
-    @property
     def ahead(self) -> int:
         """Slabs on their way while one is used."""
         return self.stages - 1
 
     @property
-    def x_rows(self) -> int:
-        """Rows of x in a tile."""
-        return self.columns if self.turned else self.left_rows
-
-    @property
-    def w_rows(self) -> int:
-        """Rows of w that a tile has room for."""
-        return self.left_rows if self.turned else self.columns
-
-    @property
-    def tile_sums(self) -> int:
-        """Sums of a tile."""
-        return self.left_rows * self.columns
-
-    @property
-    def stage_words(self) -> int:
-        """Shared memory of one slab of both operands, in words."""
-        return (self.left_rows + self.columns) * ROW_WORDS
-
-    @property
     def shared_bytes(self) -> int:
         """All stages, and their barriers."""
         return 4 * self.stages * (self.stage_words + 2 * GATE_WORDS)
-
-    @property
-    def registers(self) -> int:
-        """Accumulators of a lane."""
-        return self.columns // 2
 
     @property
     def name(self) -> str:
