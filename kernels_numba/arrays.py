@@ -410,3 +410,19 @@ def half_dtype(x: Any, adapter: Adapter, name: str) -> str:
             "or use the function of the same name in reference, which computes in float64"
         )
     return found
+
+
+def check_place(adapter: Adapter, a: Any, name: str, index: int | None, first: str) -> None:
+    """Raise unless an array can be used as it is (``TypeError``) and lies where the array ``first`` does, ``index``."""
+    objection = adapter.objection(a)
+    if objection:
+        raise TypeError(f"{name}: {objection}")
+    if adapter.index(a) != index:
+        mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(a), index))
+        raise ValueError(f"{name} is in {mine} and {first} in {theirs}; move them to one place")
+
+
+def check_contiguous(adapter: Adapter, a: Any, name: str) -> None:
+    """Raise ``ValueError`` unless an array is contiguous."""
+    if not adapter.contiguous(a):
+        raise ValueError(f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()")

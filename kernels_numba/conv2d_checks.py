@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels_numba.arrays import Adapter, adapter_of
+from kernels_numba.arrays import Adapter, adapter_of, check_contiguous, check_place
 from kernels_numba.conv2d_geometry import Geometry, pair
 from kernels_numba.tile.layout import STORAGE_TYPES
 
@@ -68,12 +68,6 @@ def check(a: Any, name: str, shape: tuple[int, ...], dtype: str, index: int | No
         raise TypeError(
             f"{name}: expected {dtype}, as {first}; got {found}. Convert it, nothing is converted silently"
         )
-    objection = adapter.objection(a)
-    if objection:
-        raise TypeError(f"{name}: {objection}")
-    if adapter.index(a) != index:
-        mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(a), index))
-        raise ValueError(f"{name} is in {mine} and {first} in {theirs}; move them to one place")
-    if not adapter.contiguous(a):
-        raise ValueError(f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()")
+    check_place(adapter, a, name, index, first)
+    check_contiguous(adapter, a, name)
     return adapter

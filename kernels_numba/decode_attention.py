@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba import split_decode
-from kernels_numba.arrays import Adapter, adapter_of, half_dtype
+from kernels_numba.arrays import Adapter, adapter_of, check_place, half_dtype
 from kernels_numba.attention_checks import (
     check_host_integers,
     check_scheme,
@@ -260,12 +260,7 @@ class DecodeAttention:
                 f"{role}: expected {' or '.join(accepted)}{'' if whole else ' (as prepared)'}, got "
                 f"{adapter.dtype_name(x)}; convert it, nothing is converted silently"
             )
-        objection = adapter.objection(x)
-        if objection:
-            raise TypeError(f"{role}: {objection}")
-        if adapter.index(x) != index:
-            there, here = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
-            raise ValueError(f"{role} is in {there} and q in {here}; move them to one place")
+        check_place(adapter, x, role, index, "q")
         cache = role in ("k_cache", "v_cache")
         if not (fit_strides(adapter.strides(x), self.page) if cache else adapter.contiguous(x)):
             raise ValueError(

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels_numba.arrays import Adapter, adapter_of
+from kernels_numba.arrays import Adapter, adapter_of, check_contiguous, check_place
 from kernels_numba.device import Device, device
 from kernels_numba.families import FLOAT_TYPES, family_of, fitted
 from kernels_numba.host_arrays import _write
@@ -241,16 +241,8 @@ class FFTConv:
                 f"{name}: expected {self.spectrum.dtype} (as u and the prepared filter), got "
                 f"{adapter.dtype_name(x)}; convert it, nothing is converted silently"
             )
-        objection = adapter.objection(x)
-        if objection:
-            raise TypeError(f"{name}: {objection}")
-        if adapter.index(x) != index:
-            mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(x), index))
-            raise ValueError(f"{name} is in {mine} and u in {theirs}; move them to one place")
-        if not adapter.contiguous(x):
-            raise ValueError(
-                f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
-            )
+        check_place(adapter, x, name, index, "u")
+        check_contiguous(adapter, x, name)
 
     def describe(self) -> str:
         """The kernel, and the bytes of its filter, of a call and of constants, in words."""

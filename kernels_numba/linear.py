@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels_numba.arrays import Adapter, adapter_of
+from kernels_numba.arrays import Adapter, adapter_of, check_contiguous, check_place
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.linear_dispatch import Explanation, choose
@@ -277,16 +277,8 @@ class Linear:
                 f"{name}: expected {self.dtype} (as prepared, or as x), got {found}; convert it, nothing is converted "
                 "silently"
             )
-        objection = adapter.objection(a)
-        if objection:
-            raise TypeError(f"{name}: {objection}")
-        if adapter.index(a) != index:
-            mine, theirs = ("host memory" if i is None else f"GPU {i}" for i in (adapter.index(a), index))
-            raise ValueError(f"{name} is in {mine} and x in {theirs}; move them to one place")
-        if not adapter.contiguous(a):
-            raise ValueError(
-                f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
-            )
+        check_place(adapter, a, name, index, "x")
+        check_contiguous(adapter, a, name)
 
     # ---- running -------------------------------------------------------------------------------------------
     def _launch(self, key: tuple[int, int], library: str) -> Callable[[int, int, int, int], None]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernels_numba import line_softmax
-from kernels_numba.arrays import adapter_of, half_dtype
+from kernels_numba.arrays import adapter_of, check_contiguous, check_place, half_dtype
 from kernels_numba.attention_checks import check_scheme
 from kernels_numba.device import device
 from kernels_numba.fftconv import HostCopyWarning
@@ -65,16 +65,8 @@ def softmax(
             raise ValueError(
                 f"{name}: expected {dtype} {shape}, as x; got {mine.dtype_name(array)} {tuple(array.shape)}"
             )
-        objection = mine.objection(array)
-        if objection:
-            raise TypeError(f"{name}: {objection}")
-        if mine.index(array) != index:
-            there, here = ("host memory" if i is None else f"GPU {i}" for i in (mine.index(array), index))
-            raise ValueError(f"{name} is in {there} and x in {here}; move them to one place")
-        if not mine.contiguous(array):
-            raise ValueError(
-                f"{name}: expected a contiguous (row-major) array; copy it, e.g. with .contiguous()"
-            )
+        check_place(mine, array, name, index, "x")
+        check_contiguous(mine, array, name)
     rows, n = int(np.prod(shape[:-1], dtype=np.int64)), int(shape[-1])
     if max(rows, n) >= 2**31 - 4096:
         raise ValueError(f"x: {rows} rows of {n} are more than 2^31; split them")
