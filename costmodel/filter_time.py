@@ -19,7 +19,7 @@ from costmodel.gpus import GPU
 TAPS_BYTES = 4
 DOUBLE = 2
 """Issue slots of an instruction in fp64 on GPUs for computing; others, which have few such units, take longer."""
-REGISTERS = {"first": 106, "next": 106, "end": 83, "peak": 26, "scale": 26, "last": 60}
+REGISTERS = {"first": 106, "sums": 40, "next": 106, "end": 83, "peak": 26, "scale": 26, "last": 60}
 MOST_REGISTERS = 255
 
 
@@ -67,42 +67,32 @@ def _in_one_launch(n: int, rows: int, dtype: str) -> Counts:
 
 
 def _in_passes(n: int, rows: int, dtype: str, l2_bytes: float) -> Counts:
-    from kernels_numba.filter_passes import Spec
-    from kernels_numba.filter_transform import WORKSPACE_BYTES, factors_of, in_blocks, largest_radix
+    from kernels_numba.filter_passes import AT_ONCE
+    from kernels_numba.filter_transform import jobs, rows_at_once
 
     size = 8 if dtype == "fp32" else 4
-    together = max(1, min(rows, WORKSPACE_BYTES // (n * size)))
-    together = -(-rows // -(-rows // together))
-    radices = factors_of(n // 2, largest_radix(dtype))
-    kinds = ["first", *["next"] * (len(radices) - 1), *(["peak", "scale"] if size == 4 else []), "last"]
-    if size == 4 and len(radices) > 1 and in_blocks(n // 2, radices[-1]):
-        kinds[len(radices) - 1 :] = ["end", "scale", "last"]
+    together = rows_at_once(rows, n, dtype)
     stays = together * n * size < l2_bytes
     stages = []
     for start in range(0, rows, together):
         now = min(together, rows - start)
         made = filter_counts.passes(n, now, taps=n, taps_bytes=TAPS_BYTES, positions=n, size=size)
-        for i, (kind, found) in enumerate(zip(kinds, made, strict=True)):
-            spec = Spec(kind, radix=radices[i] if i < len(radices) else 0, peaks=kind == "end")
-            warps = spec.warps
-            lanes = {"peak": 32 * warps * now, "scale": 32 * now, "last": -(-now // 4) * n // 2}.get(kind, 0)
-            doubles = 0
-            if i < len(radices):
-                r = radices[i]
-                lanes = now * n // 2 // r
-                doubles = (transform_flops(r, r, r) + 6 * r) * lanes
-            elif kind == "last":
-                doubles = 36 * 4 * lanes
+        for job, found in zip(jobs(n, now, "fp32", n, dtype, n, 1, (0.0, 0.0)), made, strict=True):
+            spec, radix, doubles = job.spec, job.spec.radix, 0
+            if radix:
+                doubles = (transform_flops(radix, radix, radix) + 6 * radix) * (now * n // 2 // radix)
+            elif spec.kind == "last":
+                doubles = 36 * 4 * (-(-now // AT_ONCE) * n // 2)
             points = found.get("read_points", 0)
             stages.append(
                 _launch(
                     found | ({"fp32_flops": DOUBLE * doubles} if size == 8 else {}),
-                    f"filter_counts: {kind}",
-                    blocks=-(-lanes // (32 * warps)),
-                    threads=32 * warps,
+                    f"filter_counts: {spec.kind}",
+                    blocks=job.grid,
+                    threads=32 * spec.warps,
                     shared_bytes=spec.shared_bytes,
-                    registers=min(MOST_REGISTERS, REGISTERS[kind] * size // 4),
-                    workers=warps,
+                    registers=min(MOST_REGISTERS, REGISTERS[spec.kind] * size // 4),
+                    workers=spec.warps,
                     read=found.get("read_taps", 0) + (0 if stays else points),
                     written=found.get("written_spectrum", 0)
                     + found.get("written_scales", 0)

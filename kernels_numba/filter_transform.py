@@ -165,6 +165,12 @@ class Job:
     scalars: tuple[int, ...]
 
 
+def rows_at_once(rows: int, n: int, dtype: str) -> int:
+    """Of ``rows`` filters of N taps, how many have points in device memory together: as many each time."""
+    count = max(1, min(rows, WORKSPACE_BYTES // (n * (8 if dtype == "fp32" else 4))))
+    return -(-rows // -(-rows // count))
+
+
 def in_blocks(points: int, radix: int) -> bool:
     """Whether the last pass over rows of ``points`` can be of kind "end"."""
     return points // radix % THREADS == 0 and radix & (radix - 1) == 0
@@ -269,8 +275,7 @@ def transform(
     words, scales = make(index, (rows, width * positions), np.int32), make(index, (rows,), np.float32)
     words2 = make(index, (rows, width * positions), np.int32) if both else words
     inner = np.dtype(np.float64 if dtype == "fp32" else np.float32)
-    count = max(1, min(rows, WORKSPACE_BYTES // (n * inner.itemsize)))
-    count = -(-rows // -(-rows // count))  # as many each time
+    count = rows_at_once(rows, n, dtype)
     # The last kernel reads some rows at a time, there or not.
     points = make(index, (-(-count // AT_ONCE) * AT_ONCE, n), inner)
     peaks = make(index, (count, max(MOST_PIECES, n // (2 * THREADS))), np.float32)
