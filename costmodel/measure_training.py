@@ -36,7 +36,7 @@ BARE_LENGTHS = (256, 1024, 4096, 8192, 16384, 32768, 65536, 2**20)
 REPLAYS = 10
 FITS = 0.98  # of the batch that two smaller ones predict
 LESS = 0.93  # of one that did not fit
-KEPT_ON_GPU = 2**30  # elements of an output that stays there to be compared
+KEPT_ON_GPU = 2**32  # elements of an output that stays there to be compared
 PIECE = 2**26  # elements that are compared at a time
 NARROWEST = 192  # channels that a case without memory for more is measured with
 
