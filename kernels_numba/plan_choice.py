@@ -194,19 +194,12 @@ def check_pattern(pattern: monarch.SparsityPattern, plan: Plan, mode: str, lengt
         )
 
 
-def kept_bins(pattern: monarch.SparsityPattern, plan: Plan) -> NDArray[np.bool_]:
-    """[N], by frequency: whether it is kept."""
-    kept = np.zeros(plan.points, np.bool_)
-    kept[plan.frequencies().reshape(-1)] = pattern.kept
-    return kept
-
-
 def rows_kept(pattern: monarch.SparsityPattern | None, plan: Plan, products: str = "fp16") -> tuple[int, ...]:
     """Rows k1 of a plan with outer stages of which something is kept; () if that is all of them."""
     if pattern is None:
         return ()
     rows = split_of(plan, products=products).rows
-    live = kept_bins(pattern, plan).reshape(-1, rows).any(axis=0)
+    live = pattern.bins(plan).reshape(-1, rows).any(axis=0)
     if live.all():
         return ()
     return tuple(int(row) for row in np.flatnonzero(live)) or (0,)
@@ -229,7 +222,7 @@ def axes_kept(
     family, inner = _of_rows(plan, products, outer)
     if inner.packing != "pair" or not hasattr(family, "kept_axes"):
         return ()
-    alive = kept_bins(pattern, plan).reshape(inner.points, -1).any(axis=1)
+    alive = pattern.bins(plan).reshape(inner.points, -1).any(axis=1)
     found: tuple[int, ...] = family.kept_axes(inner, alive.reshape(inner.factors[::-1]).T)
     return found
 
@@ -255,5 +248,5 @@ def marks_of(pattern: monarch.SparsityPattern, plan: Plan, products: str, *, out
         return b""
     order, *_ = spectrum_layout(plan, products, pattern, outer=outer)
     points = family.skipped_points(inner, axes_kept(pattern, plan, products, outer=outer))
-    alive = kept_bins(pattern, plan)[order[0]].reshape(-1, points).any(axis=1)
+    alive = pattern.bins(plan)[order[0]].reshape(-1, points).any(axis=1)
     return b"" if alive.all() else alive.astype(np.float32).tobytes()

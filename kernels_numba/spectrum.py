@@ -18,7 +18,6 @@ from kernels_numba.plan_choice import (
     axes_kept,
     check_pattern,
     choose_plan,
-    kept_bins,
     marks_of,
     rows_kept,
     spectrum_layout,
@@ -328,7 +327,7 @@ def _layout(
     """
     order, phase, tiles = spectrum_layout(plan, dtype, pattern, outer=outer)
     if pattern is not None:
-        phase = phase * kept_bins(pattern, plan)[order]
+        phase = phase * pattern.bins(plan)[order]
     targets, sources = places_of_taps(mode, length, taps, plan.n)
     return _Layout(plan.n, -targets % plan.n if adjoint else targets, sources, order, phase, tiles, dtype)
 

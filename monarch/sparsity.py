@@ -153,6 +153,13 @@ class SparsityPattern:
         """Return the spectrum ``[..., P]``, in digit order, with its zeros."""
         return np.where(self.kept, self._points(spectrum), 0)
 
+    def bins(self, plan: Plan) -> NDArray[np.bool_]:
+        """Return by frequency 0 .. N - 1, in natural order, whether it is kept, ``[N]``."""
+        self.check(plan)
+        kept = np.zeros(plan.points, np.bool_)
+        kept[plan.frequencies().reshape(-1)] = self.kept
+        return np.tile(kept, plan.n // plan.points)  # a slot of "half" holds k and k + N / 2
+
     def energy_kept(self, spectrum: ArrayLike) -> NDArray[np.float64]:
         """Return the share of ``sum |X|^2`` that is kept, ``[..., P] -> [...]``; 1 where there is none.
 

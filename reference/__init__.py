@@ -32,7 +32,7 @@ from .fftconv_gradients import FFTConvGradients, fftconv_gradients
 from .linear import check_linear, linear, linear_bound
 from .partial import FFTConvStream, overlap_save_tile, partial_fftconv
 from .softmax import overflow_flags, softmax
-from .sparse import sparse_fftconv
+from .sparse import sparse_fftconv, sparse_fftconv_gradients
 
 __all__ = [
     "Conv2dSpectrum",
@@ -73,5 +73,6 @@ __all__ = [
     "softmax",
     "softmax_shift_bound",
     "sparse_fftconv",
+    "sparse_fftconv_gradients",
     "unit_roundoff",
 ]

@@ -50,6 +50,9 @@ class Circle:
     batch: int
     real: bool
     plan: monarch.Plan | None = None
+    kept: Array | None = None
+    """Without a plan, what spectra of filters are multiplied by, by frequency: real and the same for k and -k of real
+    signals."""
 
     def __post_init__(self) -> None:
         if self.plan is not None and self.plan.packing != "complex" and not self.real:
@@ -84,7 +87,7 @@ class Circle:
     def of_filter(self, h: Array) -> Filter:
         """Transform filters on the circle, ``[n]`` or ``[H, n]``; not scaled."""
         if self.plan is None:
-            return (np.fft.rfft(h) if self.real else np.fft.fft(h)), None
+            return self._masked(np.fft.rfft(h) if self.real else np.fft.fft(h)), None
         if self.plan.packing == "half":
             return monarch.half_filter(h, self.plan)
         return monarch.filter_spectrum(h, self.plan), None
@@ -106,12 +109,16 @@ class Circle:
         """
         in_a = np.sum(of_e * of_x.conj(), axis=0)
         if self.plan is None:
-            return np.sqrt(self.n) * self.to_signal(in_a)
+            return np.sqrt(self.n) * self.to_signal(self._masked(in_a))
         if self.plan.packing == "half":
             in_b = np.sum(of_e * self._mirrored(of_x).conj(), axis=0)
             return monarch.half_filter_adjoint(in_a, in_b, self.plan)
         h = monarch.filter_spectrum_adjoint(in_a, self.plan)
         return h.real if self.real else h
+
+    def _masked(self, spectrum: Array) -> Array:
+        """Return the spectrum with its zeros."""
+        return spectrum if self.kept is None else spectrum * self.kept[: spectrum.shape[-1]]
 
     def _mirrored(self, spectrum: Array) -> Array:
         """Return ``conj X[-k]``."""

@@ -31,7 +31,7 @@ from ._arguments import widen
 from ._circle import Circle, fold, unfold
 from ._fftconv_arguments import check_gradient, plan_length, prepare
 
-__all__ = ["FFTConvGradients", "fftconv_gradients", "with_gates"]
+__all__ = ["FFTConvGradients", "fftconv_gradients", "spectral", "with_gates"]
 
 Array = NDArray[Any]
 
@@ -80,7 +80,7 @@ def fftconv_gradients(
     """
 
     def core(e: Array, x: Array, taps: Array, wanted: bool) -> tuple[Array | None, Array, Array]:
-        return _spectral(e, x, taps, wanted, mode, plan)
+        return spectral(e, x, taps, wanted, mode, plan)
 
     return with_gates(core, dy, u, k, mode, pregate, postgate)
 
@@ -114,10 +114,19 @@ def _like(operand: Array, gradient: Array) -> Array:
     return gradient if np.iscomplexobj(operand) else gradient.real
 
 
-def _spectral(
-    e: Array, x: Array, taps: Array, wanted: bool, mode: str, plan: monarch.Plan | None
+def spectral(
+    e: Array,
+    x: Array,
+    taps: Array,
+    wanted: bool,
+    mode: str,
+    plan: monarch.Plan | None,
+    kept: Array | None = None,
 ) -> tuple[Array | None, Array, Array]:
-    """Return c (if wanted), dx and dk of a convolution without gates."""
+    """Return c (if wanted), dx and dk of a convolution without gates.
+
+    ``kept [N]``: what the filter's spectrum on the plan's circle is multiplied by; `numpy.fft` transforms then.
+    """
     samples, count = x.shape[-1], taps.shape[-1]
     length = monarch.convolution_length(mode, samples, count)
     if plan is not None:
@@ -129,7 +138,7 @@ def _spectral(
     inner = x.shape[x.ndim - taps.ndim :]
     signal, gradient = x.reshape(-1, *inner), unfold(e, full).reshape(-1, *inner[:-1], full)
     real = not any(np.iscomplexobj(a) for a in (e, x, taps))
-    circle = Circle(length, len(signal), real, plan)
+    circle = Circle(length, len(signal), real, None if kept is not None else plan, kept)
     of_h = circle.of_filter(monarch.place_filter(taps, samples, length, mode=mode))
     of_e, of_x = circle.of_signal(gradient), circle.of_signal(signal)  # each taken once and used twice
     dx = circle.to_signal(circle.signal_gradient(of_e, of_h))[..., :samples].reshape(x.shape)

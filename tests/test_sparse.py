@@ -451,3 +451,52 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
 def test_bad_input_is_named(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@given(sparse_plans(), st.sampled_from(monarch.MODES), st.booleans(), st.data(), seeds)
+def test_gradients_are_adjoints(
+    drawn: tuple[monarch.Plan, Pattern], mode: str, shared: bool, data: st.DataObject, seed: int
+) -> None:
+    """y is linear in u, k and each gate: <y, dy> = <what it is linear in, its gradient>, for any change of it."""
+    plan, pattern = drawn
+    samples = plan.n if mode == "circular" else data.draw(st.integers(1, -(-plan.n // 2)), label="samples")
+    taps = data.draw(st.integers(1, samples), label="taps")
+    complex_data = plan.packing == "complex" and data.draw(st.booleans(), label="complex data")
+    draws = np.random.default_rng(seed)
+
+    def noise(*shape: int) -> NDArray[Any]:
+        x = draws.standard_normal(shape)
+        return x + 1j * draws.standard_normal(shape) if complex_data else x
+
+    u, dy, pregate, postgate = (noise(3, 2, samples) for _ in range(4))
+    operands = {
+        "u": u,
+        "k": noise(taps) if shared else noise(2, taps),
+        "pregate": pregate,
+        "postgate": postgate,
+    }
+    found = reference.sparse_fftconv_gradients(
+        dy, pattern=pattern, plan=plan, mode=mode, **operands
+    )._asdict()
+    for name, x in operands.items():
+        change = noise(*x.shape)
+        y = reference.sparse_fftconv(pattern=pattern, plan=plan, mode=mode, **operands | {name: change})
+        one, other = (
+            np.vdot(a, b).real for a, b in ((y, dy), (change, found[name]))
+        )
+        assert found[name].shape == x.shape and np.iscomplexobj(found[name]) == complex_data
+        assert abs(one - other) <= TIGHT * plan.n * np.linalg.norm(y) * np.linalg.norm(dy) + TIGHT
+
+
+def test_gradients_with_nothing_zero_are_the_dense_ones() -> None:
+    plan = make_plan((4, 6, 8), "pair")
+    everything = Pattern.blocks(plan, [(None,) * 3])
+    u, dy, k = (np.random.default_rng(s).standard_normal((2, 3, 90)) for s in range(3))
+    found = reference.sparse_fftconv_gradients(dy, u, k[0], everything, plan=plan, mode="causal")
+    exact = reference.fftconv_gradients(dy, u, k[0], mode="causal")
+    for name in ("u", "k"):
+        assert np.allclose(getattr(found, name), getattr(exact, name), rtol=0, atol=1e-11)
+    with pytest.raises(TypeError, match=r"^pattern must be a monarch\.SparsityPattern; got ndarray"):
+        reference.sparse_fftconv_gradients(dy, u, k[0], everything.kept, plan=plan)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^plan must have n == L=90 for a circular"):
+        reference.sparse_fftconv_gradients(dy, u, k[0], everything, plan=plan)
