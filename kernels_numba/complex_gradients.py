@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from kernels_numba.arrays import COMPLEX32, Adapter, adapter_of
+from kernels_numba.device import device
 from kernels_numba.fftconv import FFTConv
 from kernels_numba.spectrum import prepare_adjoint, prepare_filter
-from monarch import Plan
+from monarch import Plan, SparsityPattern
 
 
 def gradients(
@@ -33,6 +34,7 @@ def gradients(
     *,
     mode: str,
     plan: Plan | None,
+    pattern: SparsityPattern | None = None,
     products: str | None,
 ) -> dict[str, Any]:
     """The gradients that are wanted, by name; arguments as those of `fftconv_gradients`, and checked as there."""
@@ -45,9 +47,20 @@ def gradients(
     if narrow:
         u, dy, pregate, postgate = (_widened(x) for x in (u, dy, pregate, postgate))
     shape = (1, *u.shape) if len(u.shape) == 2 else tuple(u.shape)
+    on_gpu = adapter_of(k, "k").index(k) is not None or device().is_gpu  # where a look at scales would wait
     complex_filter = adapter_of(k, "k").dtype_name(k).startswith("complex")
     how: dict[str, Any] = {"length": shape[2], "mode": mode, "dtype": "complex64", "plan": plan}
-    how |= {"channels": shape[1], "products": products}
+    how |= {"channels": shape[1], "products": products, "pattern": pattern}
+    how |= {"scaled": products is not None if on_gpu else None}
+    zeros: dict[str, Any] = {}
+    if pattern is not None:
+        assert plan is not None
+        if not pattern.is_symmetric:
+            raise ValueError(
+                "pattern: gradients of complex convolutions take zeros at k and -k alike; take pattern.symmetric(), or "
+                "reference.sparse_fftconv_gradients"
+            )
+        zeros = {"plan": plan.with_(packing="pair"), "pattern": pattern}
     turned = _conjugate(k) if complex_filter else k
     before, after = (None if x is None else _conjugate(x) for x in (pregate, postgate))
     found: dict[str, Any] = {}
@@ -72,7 +85,8 @@ def gradients(
 
         def summed(one: Any, other: Any, with_one: Any, with_other: Any) -> Any:
             pairs = [_joined(xp, *both) for both in ((one, other), (with_one, with_other))]
-            return fftconv_gradients(pairs[0], taps, pairs[1], mode=mode, products=products, needs=("k",)).k
+            how = {"mode": mode, "products": products, **zeros}
+            return fftconv_gradients(pairs[0], taps, pairs[1], needs=("k",), **how).k
 
         found["k"] = summed(xr, xi, er, ei)
         if complex_filter:

@@ -30,9 +30,10 @@ from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, _dtype_of, _shape_of
 from kernels_numba.filter_sums import FilterGradient
 from kernels_numba.long_gradient import LongFilterGradient, choose
+from kernels_numba.plan_choice import check_pattern
 from kernels_numba.spectrum import Spectrum, prepare_adjoint, prepare_filter
 from kernels_numba.tile.layout import COMPLEX_TYPES
-from monarch import Plan
+from monarch import Plan, SparsityPattern
 
 NEEDS = ("u", "k", "pregate", "postgate")
 
@@ -55,6 +56,7 @@ def fftconv_gradients(
     pregate: Any = None,
     postgate: Any = None,
     plan: Plan | None = None,
+    pattern: SparsityPattern | None = None,
     products: str | None = None,
     taps: int | None = None,
     needs: Iterable[str] = NEEDS,
@@ -70,6 +72,7 @@ def fftconv_gradients(
         pregate: multiplied ``u``.
         postgate: multiplied the result.
         plan: of the transforms; by default the fastest. That of the filter's gradient may be another one.
+        pattern: as in `sparse_fftconv`, with its ``plan``: which slots of the filter's spectrum are kept.
         products: as in `fftconv`.
         taps: K, if ``k`` is a spectrum; by default those it was made from.
         needs: which gradients are wanted; each costs about one convolution, u and pregate one together.
@@ -89,26 +92,31 @@ def fftconv_gradients(
             raise ValueError(
                 f"mode: the spectrum was prepared for {k.mode}, not {mode}; prepare it with this mode"
             )
+        if pattern is not None:
+            raise ValueError("pattern: the spectrum is prepared; give the pattern to prepare_filter")
         return FFTConvGradients(k, batch=shape[0], taps=taps, needs=needs)(
             u, dy, pregate=pregate, postgate=postgate
         )
     wanted = _wanted(needs)
+    if pattern is not None and plan is None:
+        raise ValueError("pattern: zeros are of one plan's spectrum; give that plan, too")
     known = adapter_of(k, "k")
     if taps not in (None, k.shape[-1]):
         raise ValueError(f"taps: the filter has {k.shape[-1]} taps, not {taps}; leave taps away")
     if dtype in COMPLEX_TYPES:
         _Run(None, None, None, shape, dtype, wanted)._checked(u, dy, pregate, postgate)
         found = complex_gradients.gradients(
-            u, k, dy, pregate, postgate, wanted, mode=mode, plan=plan, products=products
+            u, k, dy, pregate, postgate, wanted, mode=mode, plan=plan, pattern=pattern, products=products
         )
         return Gradients(**dict.fromkeys(NEEDS) | found)
     on_gpu = known.index(k) is not None or device().is_gpu
     prepared: dict[str, Any] = {"length": shape[2], "mode": mode, "dtype": dtype, "plan": plan}
     prepared |= {"channels": shape[1], "products": products, "scaled": True if on_gpu else None}
+    prepared |= {"pattern": pattern}
     correlate = "u" in wanted or ("pregate" in wanted and pregate is not None)
     convolve = "postgate" in wanted and postgate is not None
     gradient = (
-        _gradient(shape, int(k.shape[-1]), mode, dtype, products, plan, len(k.shape) == 1)
+        _gradient(shape, int(k.shape[-1]), mode, dtype, products, plan, len(k.shape) == 1, pattern)
         if "k" in wanted
         else None
     )
@@ -167,11 +175,6 @@ class FFTConvGradients:
                 "spectrum: gradients in u and pregate need the filter's adjoint spectrum; "
                 "prepare_filter(k, ..., gradients=True) makes it too"
             )
-        if spectrum.zeros and "k" in wanted:
-            raise ValueError(
-                "spectrum: there is no gradient in a filter whose spectrum has zeros; "
-                'needs=("u", "pregate", "postgate") leaves it away'
-            )
         if taps not in (None, spectrum.taps):
             raise ValueError(f"taps: the spectrum was made from {spectrum.taps} taps, not {taps}")
         convolve = FFTConv(spectrum, batch=batch)
@@ -179,7 +182,9 @@ class FFTConvGradients:
         plan = spectrum.plan.with_(signal=None, wanted=None)
         gradient = None
         if "k" in wanted:
-            gradient = _gradient(shape, spectrum.taps, spectrum.mode, dtype, spectrum.products, None, shared)
+            how = shape, spectrum.taps, spectrum.mode, dtype, spectrum.products
+            pattern = spectrum.pattern
+            gradient = _gradient(*how, plan if pattern else None, shared, pattern)
         correlate = FFTConv(spectrum.adjoint, batch=batch) if spectrum.adjoint else None
         self.plan = plan
         self._run = _Run(correlate, convolve, gradient, shape, dtype, wanted)
@@ -312,11 +317,16 @@ def _gradient(
     products: str | None,
     plan: Plan | None,
     shared: bool,
+    pattern: SparsityPattern | None,
 ) -> FilterGradient | LongFilterGradient:
     limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
-    split = choose(mode, shape[2], taps, dtype, products or dtype, limit)
+    how: dict[str, Any] = {"taps": taps, "mode": mode, "dtype": dtype, "shared": shared}
+    exact = 0
+    if pattern is not None:
+        assert plan is not None
+        check_pattern(pattern, plan, mode, shape[2])
+        how["kept"], exact = pattern.bins(plan), plan.n
+    split = choose(mode, shape[2], taps, dtype, products or dtype, limit, exact=exact)
     if split is not None:
-        return LongFilterGradient(shape, taps=taps, mode=mode, dtype=dtype, split=split, shared=shared)
-    return FilterGradient(
-        shape, taps=taps, mode=mode, dtype=dtype, products=products, plan=plan, shared=shared
-    )
+        return LongFilterGradient(shape, split=split, **how)
+    return FilterGradient(shape, products=products, plan=plan, **how)

@@ -13,9 +13,10 @@ device memory once for each factor, as filters do:
     next     `filter_transform`'s passes, in place
     taps     the place of a tap, or the sum of its two places -> dk [H, K], float32
 
-A filter that all channels share has the sum of its channels' gradients (kind "total"), some rows at a time. All sums
-are in a fixed order. Transforms run forwards: the inverse transform of X at m is the forward one at -m, over P. Unitary
-transforms of z and w make the N of that disappear; a factor 1 / 2 is left, and the DFT factors' own scales.
+Where the filter's spectrum has zeros, so has the sum of spectra (kind "keep", before all others). A filter that all
+channels share has the sum of its channels' gradients (kind "total"), some rows at a time. All sums are in a fixed
+order. Transforms run forwards: the inverse transform of X at m is the forward one at -m, over P. Unitary transforms of
+z and w make the N of that disappear; a factor 1 / 2 is left, and the DFT factors' own scales.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def table_width(taps: int, points: int) -> int:
 
 @dataclass(frozen=True)
 class Spec:
-    """One kernel: ``kind`` is "whole", "bins", "taps" or "total".
+    """One kernel: ``kind`` is "whole", "bins", "taps", "total" or "keep".
 
     ``factors``: of the transform in a block. ``radix`` and ``points``: of the first pass. ``places``: 1 or 2, of a tap.
     """
@@ -111,9 +112,8 @@ class Spec:
 
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile``."""
-    return {"whole": _build_whole, "bins": _build_bins, "taps": _build_taps, "total": _build_total}[
-        spec.kind
-    ](tile, spec)
+    made = {"whole": _build_whole, "bins": _build_bins, "taps": _build_taps, "total": _build_total}
+    return (made | {"keep": _build_keep})[spec.kind](tile, spec)
 
 
 def _build_whole(tile: Any, spec: Spec) -> Any:
@@ -332,6 +332,36 @@ def _build_total(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
+def _build_keep(tile: Any, spec: Spec) -> Any:
+    """Sums of spectra times a factor for each bin, four floats a thread.
+
+    Arguments: ``sums`` [rows, N, 2], in place; ``kept`` [N, 2], 1 or 0; then quads in all, and in a row.
+    """
+    small, lane, warp, block, divide, int64 = (
+        tile.small,
+        tile.lane,
+        tile.warp,
+        tile.block,
+        tile.divide,
+        tile.int64,
+    )
+    pieces = ((0, (0, 1)), (2, (2, 3)))
+    load, multiply = tile.load_floats(pieces, 4, guarded=False), tile.multiply_floats(4)
+    store = tile.store_floats(pieces, guarded=False)
+
+    def kernel(sums, kept, quads, width):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        there = small(index < quads)
+        now = small(index * there)
+        row = small(divide(now, width))
+        at = small(4 * (now - row * width))
+        base = int64(row) * (4 * width)
+        x = load(sums, base, there, at)
+        store(sums, base, there, at, multiply(x, load(kept, int64(0), there, at)))
+
+    return kernel
+
+
 def family(spec: Any) -> Any:
     """What `launch` asks of a kernel family, for one kernel: their arguments differ."""
     if isinstance(spec, filter_passes.Spec):
@@ -342,6 +372,7 @@ def family(spec: Any) -> Any:
         "bins": (*made_of, "FLOATS", "INT", "INT"),
         "taps": ("FLOATS", "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
         "total": ("FLOATS", "FLOATS", "INT", "INT", "INT"),
+        "keep": ("FLOATS", "FLOATS", "INT", "INT"),
     }[spec.kind]
     return SimpleNamespace(
         __name__=__name__,

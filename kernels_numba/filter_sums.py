@@ -41,6 +41,7 @@ class FilterGradient:
         products: of the products, as in `fftconv`.
         plan: of the transforms; by default the one measured fastest.
         shared: one filter for all channels.
+        kept: [N], by frequency, where the filter's spectrum is not zero: the transform has N points then.
 
     Raises:
         TypeError: no kernel computes in this type.
@@ -57,8 +58,10 @@ class FilterGradient:
         products: str | None = None,
         plan: Plan | None = None,
         shared: bool = False,
+        kept: NDArray[np.bool_] | None = None,
     ) -> None:
         self.shape, self.taps, self.mode, self.dtype = shape, taps, mode, dtype
+        self.kept = b"" if kept is None else kept.tobytes()
         self.products, self.shared = products or dtype, shared
         if self.products not in STORAGE_TYPES:
             raise TypeError(
@@ -69,7 +72,7 @@ class FilterGradient:
         limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
         need = points_needed(mode, length, taps)
         self.plan = gradient_families.choose(
-            length, need, plan, limit, self.products, circular=mode == "circular"
+            length, need, plan, limit, self.products, circular=mode == "circular", exact=len(self.kept)
         )
         family = gradient_families.family_of(self.plan, self.products)
         assert family is not None
@@ -177,7 +180,7 @@ class FilterGradient:
         grid = min(-(-workers // per_block), -(-units // per_block))
         channels, n = self.shape[1], self.plan.n
         way = way or gradient_jobs.way_back(n, LARGEST_SHARED_BYTES)
-        host = tables(self.family, spec, self.mode, self.shape[2], self.taps, way)
+        host = tables(self.family, spec, self.mode, self.shape[2], self.taps, way, self.kept)
         arrays = {name: x.reshape(-1) for name, x in host.items()}
         sizes = {"sums": channels * shares * 2 * n, "points": channels * n, "dk": channels * self.taps}
         totals = gradient_jobs.total_jobs(channels, self.taps) if self.shared else ()
@@ -201,7 +204,8 @@ class FilterGradient:
         counters = machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
         after = Machine()
         _, scale = self.family.sums_layout(spec)
-        todo = gradient_jobs.jobs(n, channels, shares, self.taps, host["taps"].shape[0], scale, way=way)
+        places, zeros = host["taps"].shape[0], bool(self.kept)
+        todo = gradient_jobs.jobs(n, channels, shares, self.taps, places, scale, way=way, zeros=zeros)
         for job in (*todo, *totals):
             names = ["rows0" if totals and job in todo and name == "dk" else name for name in job.pointers]
             kernel = filter_gradient.family(job.spec).build(tile(after, job.spec.dtype, "float"), job.spec)
@@ -235,7 +239,7 @@ class _Launches:
         self.sums, self.shares, self.gradient = sums, shares, gradient
         self.keep = constants  # the launch knows only their addresses
         self.tables = _device_tables(
-            gradient.family, spec, gradient.mode, gradient.shape[2], taps, way, index
+            gradient.family, spec, gradient.mode, gradient.shape[2], taps, way, gradient.kept, index
         )
         _, scale = gradient.family.sums_layout(spec)
         # Channels are brought back some at a time, so that their points fit into the workspace.
@@ -258,7 +262,8 @@ class _Launches:
         for first in range(0, channels, self.count):
             rows = min(self.count, channels - first)
             if rows not in by_rows:
-                by_rows[rows] = launches(gradient_jobs.jobs(n, rows, shares, taps, places, scale, way=way))
+                how = n, rows, shares, taps, places, scale
+                by_rows[rows] = launches(gradient_jobs.jobs(*how, way=way, zeros=bool(gradient.kept)))
             self.chunks.append((first, by_rows[rows]))
         totals = gradient_jobs.total_jobs(channels, taps) if gradient.shared else ()
         self.totals = launches(totals)
@@ -287,19 +292,22 @@ class _Launches:
         return dk
 
 
-def tables(family: Any, spec: Any, mode: str, length: int, taps: int, way: str) -> dict[str, NDArray]:
+def tables(
+    family: Any, spec: Any, mode: str, length: int, taps: int, way: str, kept: bytes
+) -> dict[str, NDArray]:
     """What the way back to taps reads beside sums."""
     order, _ = family.sums_layout(spec)
-    return gradient_jobs.tables(order, taps, *places_of_taps(mode, length, taps, spec.n), way=way)
+    places = places_of_taps(mode, length, taps, spec.n)
+    return gradient_jobs.tables(order, taps, *places, way=way, kept=kept)
 
 
 @lru_cache(maxsize=32)
 def _device_tables(
-    family: Any, spec: Any, mode: str, length: int, taps: int, way: str, index: int
+    family: Any, spec: Any, mode: str, length: int, taps: int, way: str, kept: bytes, index: int
 ) -> dict[str, Any]:
     from kernels_numba.launch import DeviceBuffer
 
-    host = tables(family, spec, mode, length, taps, way)
+    host = tables(family, spec, mode, length, taps, way, kept)
     return {name: DeviceBuffer.of(x, index) for name, x in host.items()}
 
 

@@ -59,12 +59,24 @@ def default_plans(limit: int = LARGEST_SHARED_BYTES, dtype: str = "fp16") -> dic
     return found
 
 
-def choose(length: int, need: int, plan: Plan | None, limit: int, dtype: str, *, circular: bool) -> Plan:
+def choose(
+    length: int, need: int, plan: Plan | None, limit: int, dtype: str, *, circular: bool, exact: int = 0
+) -> Plan:
     """The plan for sequences of ``length`` samples: the one of the convolution if a kernel runs it, else the default.
 
-    ``need``: points without aliasing. Raises ``ValueError`` where no transform is long enough.
+    ``need``: points without aliasing; ``exact``: the transform has to have so many points. Raises ``ValueError`` where
+    no transform is long enough, or has them.
     """
-    if plan is not None and family_of(plan, dtype) is not None:
+    if exact and not (plan is not None and family_of(plan, dtype) is not None):
+        plans = default_plans(limit, dtype)
+        if exact not in plans:
+            raise ValueError(
+                f"plan: the gradient in a filter with zeros takes transforms of {', '.join(map(str, plans))} points "
+                f"here, and longer ones with outer stages, not of {exact}; take such a plan, or "
+                "reference.sparse_fftconv_gradients"
+            )
+        chosen = plans[exact]
+    elif plan is not None and family_of(plan, dtype) is not None:
         chosen = plan
     else:
         plans = default_plans(limit, dtype)

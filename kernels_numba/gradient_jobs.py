@@ -71,8 +71,12 @@ def tables(
     sources: NDArray[np.intp],
     *,
     way: str,
+    kept: bytes = b"",
 ) -> dict[str, NDArray]:
-    """All that the kernels read beside sums, whose points are the bins ``order``, by name."""
+    """All that the kernels read beside sums, whose points are the bins ``order``, by name.
+
+    ``kept``: booleans [N] by frequency, whether the filter's spectrum is not zero there; empty if it is nowhere.
+    """
     n = order.size
     points = n // 2
     if way != PASSES:
@@ -89,7 +93,7 @@ def tables(
         "roots": roots(points),
         "table": twiddle,
         "taps": tap_places(at, n, width, targets, sources),
-    }
+    } | ({"kept": np.repeat(np.frombuffer(kept, np.bool_)[order], 2).astype(np.float32)} if kept else {})
 
 
 # ---- launches ------------------------------------------------------------------------------------------------
@@ -105,9 +109,13 @@ class Job:
 
 @cache
 def jobs(
-    n: int, rows: int, shares: int, taps: int, places: int, scale: float, *, way: str
+    n: int, rows: int, shares: int, taps: int, places: int, scale: float, *, way: str, zeros: bool = False
 ) -> tuple[Job, ...]:
-    """The launches for ``rows`` filters, in order; they leave dk [rows, taps]."""
+    """The launches for ``rows`` filters, in order; they leave dk [rows, taps]. ``zeros``: tables have ``kept``."""
+    if zeros:
+        quads = rows * shares * (n // 2)
+        keep = Job(Spec("keep"), -(-quads // THREADS), ("sums", "kept"), (quads, n // 2))
+        return (keep, *jobs(n, rows, shares, taps, places, scale, way=way))
     points, scale = n // 2, scale / 2
     if way != PASSES:
         spec = Spec("whole", FACTORS[points], places=places, staged=way == STAGED)

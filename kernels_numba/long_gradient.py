@@ -68,10 +68,17 @@ def splits(limit: int = LARGEST_SHARED_BYTES, products: str = "fp16") -> dict[in
     return {n: made for n, (_, made) in sorted(found.items())}
 
 
-def choose(mode: str, length: int, taps: int, dtype: str, products: str, limit: int) -> Split | None:
-    """Rows and columns for a gradient that no one kernel can sum; None where one can, or no kernels here."""
+def choose(
+    mode: str, length: int, taps: int, dtype: str, products: str, limit: int, *, exact: int = 0
+) -> Split | None:
+    """Rows and columns for a gradient that no one kernel can sum; None where one can, or no kernels here.
+
+    ``exact``: the transform has to have so many points.
+    """
     fused, need = gradient_families.default_plans(limit, products), points_needed(mode, length, taps)
     circular = mode == "circular"
+    if exact:
+        circular, length, need = True, exact, LONGEST + 1
     if max(fused, default=0) >= need or (circular and length in fused):
         return None
     if dtype not in STORAGE_TYPES or products not in (dtype, "fp32"):
@@ -103,6 +110,7 @@ class LongFilterGradient:
         dtype: of the sequences.
         split: rows and columns, and the type of the products.
         shared: one filter for all channels.
+        kept: as in `filter_sums.FilterGradient`.
         workspace: bytes for intermediates, if one channel's sums and one of its pairs fit.
     """
 
@@ -115,8 +123,10 @@ class LongFilterGradient:
         dtype: str,
         split: Split,
         shared: bool = False,
+        kept: NDArray[np.bool_] | None = None,
         workspace: int = WORKSPACE,
     ) -> None:
+        self.kept = b"" if kept is None else kept.tobytes()
         self.shape, self.taps, self.mode, self.dtype = shape, taps, mode, dtype
         self.split, self.shared, self.family = split, shared, split.family
         self.products = "fp32" if split.products == "fp32" else dtype
@@ -173,7 +183,8 @@ class LongFilterGradient:
         if self.products == "fp32":  # outer stages of halves are unitary, those of fp32 are sums
             scale /= self.split.rows
         n, way = self.plan.n, gradient_jobs.PASSES
-        return gradient_jobs.jobs(n, channels, self.shares, self.taps, places, scale, way=way)
+        how = n, channels, self.shares, self.taps, places, scale
+        return gradient_jobs.jobs(*how, way=way, zeros=bool(self.kept))
 
     def outer_scalars(self, part: Part) -> tuple[int, ...]:
         """Integers of the outer stages of a part."""
@@ -220,7 +231,7 @@ class LongFilterGradient:
         room = 2 * n * self.group_channels * self.group_pairs
         poison = np.float32(np.nan) if self.products == "fp32" else POISON
         z, w = (Buffer(name, _aligned(np.full(room, poison, poison.dtype))) for name in "zw")
-        host = tables(self.split, self.products, self.mode, length, self.taps)
+        host = tables(self.split, self.products, self.mode, length, self.taps, self.kept)
         arrays = {name: x.reshape(-1) for name, x in host.items()}
         sizes = {"sums": self.group_channels * self.shares * 2 * n, "points": self.group_channels * n}
         totals = gradient_jobs.total_jobs(channels, self.taps) if self.shared else ()
@@ -299,7 +310,7 @@ class _Launches:
         self.workers = (
             (where.sm_count or 1) * self.loaded[2].blocks_per_sm * gradient.family.workers(self.specs[2])
         )
-        how = gradient.products, gradient.mode, gradient.shape[2], gradient.taps
+        how = gradient.products, gradient.mode, gradient.shape[2], gradient.taps, gradient.kept
         self.tables = _device_tables(gradient.split, *how, index)
         self._made: dict[tuple[int, ...], Any] = {}
         totals = gradient_jobs.total_jobs(gradient.shape[1], gradient.taps) if gradient.shared else ()
@@ -382,17 +393,19 @@ class _Launches:
         return dk
 
 
-def tables(split: Split, dtype: str, mode: str, length: int, taps: int) -> dict[str, NDArray]:
+def tables(split: Split, dtype: str, mode: str, length: int, taps: int, kept: bytes) -> dict[str, NDArray]:
     """What the way back to taps reads beside sums, in which a channel's rows lie one after the other."""
     order, _ = split.family.sums_layout(split.family.make_spec(split.inner, dtype, guarded=False))
     bins = (np.arange(split.rows)[:, None] + split.rows * order[None, :]).reshape(-1)
     places = places_of_taps(mode, length, taps, split.plan.n)
-    return gradient_jobs.tables(bins, taps, *places, way=gradient_jobs.PASSES)
+    return gradient_jobs.tables(bins, taps, *places, way=gradient_jobs.PASSES, kept=kept)
 
 
 @lru_cache(maxsize=4)  # they are of the length's size
-def _device_tables(split: Split, dtype: str, mode: str, length: int, taps: int, index: int) -> dict[str, Any]:
+def _device_tables(
+    split: Split, dtype: str, mode: str, length: int, taps: int, kept: bytes, index: int
+) -> dict[str, Any]:
     from kernels_numba.launch import DeviceBuffer
 
-    host = tables(split, dtype, mode, length, taps)
+    host = tables(split, dtype, mode, length, taps, kept)
     return {name: DeviceBuffer.of(x, index) for name, x in host.items()}

@@ -193,6 +193,7 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
         filter_gradient.Spec("bins", radix=8, points=32768),
         filter_gradient.Spec("taps"),
         filter_gradient.Spec("total"),
+        filter_gradient.Spec("keep"),
     ):
         yield filter_gradient.family(spec), spec
     for backward in (False, True):

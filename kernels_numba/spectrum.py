@@ -62,8 +62,8 @@ class Spectrum:
     """Whether the plan's first factors are outer stages; see `long_plans`."""
     rows: tuple[int, ...] = ()
     """With outer stages, the rows k1 that are kept, if some are zero; words are [H, kept N2] then."""
-    zeros: bool = False
-    """Whether a pattern of zeros was given."""
+    pattern: monarch.SparsityPattern | None = field(default=None, repr=False, compare=False)
+    """What is kept of the whole spectrum, if there are zeros."""
     marks: bytes = field(default=b"", repr=False)
     """float32 by row (all are one without outer stages) and part of it that a kernel may leave out: 1.0 where something
     is kept, else 0. Empty where nothing can be left out."""
@@ -121,7 +121,7 @@ def prepare_filter(
         channels: H, to which a filter [K] is broadcast; checked against a filter [H, K].
         products: as in :func:`fftconv`.
         gradients: prepare for `fftconv_gradients` too: the result's ``adjoint`` is the spectrum that correlates with
-            the filter (with the zeros of a pattern; there is no gradient in such a filter itself).
+            the filter (with the zeros of a pattern).
         scaled: True: outputs are multiplied by their channel's scale whatever it is. Else a look at the scales, which
             waits for the GPU, tells whether they must be; so a CUDA graph can hold the preparation only with True.
         on_chip: points of the longest transform that one kernel takes; a longer one gets outer stages. By default all
@@ -162,9 +162,10 @@ def prepare_adjoint(
     channels: int | None = None,
     products: str | None = None,
     scaled: bool | None = None,
+    pattern: monarch.SparsityPattern | None = None,
 ) -> Spectrum:
     """As :func:`prepare_filter`, the spectrum that correlates with the filter: tap j acts at lag -j. For gradients."""
-    return _prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True)
+    return _prepare(k, length, mode, dtype, plan, channels, products, scaled, adjoint=True, pattern=pattern)
 
 
 def _prepare(
@@ -266,7 +267,7 @@ def _prepare(
         scaled,
         outer=outer,
         rows=live,
-        zeros=pattern is not None,
+        pattern=pattern,
         marks=marks,
         axes=axes,
     )
@@ -387,8 +388,7 @@ def _complex(
         parts = torch.view_as_complex(words.view(torch.float32).view(2, rows, -1, 2))
         whole = torch.view_as_real(parts[0] + 1j * parts[1]).contiguous()
         if stored in HALF_TYPES:
-            peak = torch.view_as_complex(whole).abs().amax(dim=1)
-            scales = torch.from_numpy(_scales(peak.cpu().numpy(), stored)).to(k.device)
+            scales = _scales_there(torch.view_as_complex(whole).abs().amax(dim=1), stored)
             tiled = (whole / scales[:, None, None]).view(rows, -1, 2, 2).transpose(2, 3)
             kind = torch.float16 if stored == "fp16" else torch.bfloat16
             return tiled.to(kind).contiguous().view(rows, -1).view(torch.int32), scales
@@ -413,6 +413,17 @@ def _scales(peak: NDArray, dtype: str) -> NDArray[np.float32]:
     least, most = ORDINARY[dtype]
     ordinary = ~np.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
     return np.where(ordinary, 1.0, 2.0 ** np.ceil(np.log2(np.where(ordinary, 1.0, peak)))).astype(np.float32)
+
+
+def _scales_there(peak: Any, dtype: str) -> Any:
+    """`_scales` of a tensor, where it is: nothing waits for the GPU."""
+    import torch
+
+    least, most = ORDINARY[dtype]
+    ordinary = ~torch.isfinite(peak) | (peak == 0) | ((peak >= least) & (peak <= most))
+    mantissa, exponent = torch.frexp(peak)
+    power = torch.ldexp(torch.ones_like(peak), exponent - (mantissa == 0.5).int())
+    return torch.where(ordinary, torch.ones_like(peak), power)
 
 
 def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray]:

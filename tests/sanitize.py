@@ -88,7 +88,7 @@ def transform_filters() -> None:
             assert np.isfinite(words.view(np.float32 if dtype == "fp32" else np.float16).astype(float)).all()
 
 
-def differentiate(*plans: Plan, dtype: str = "fp16") -> None:
+def differentiate(*plans: Plan, dtype: str = "fp16", zeros: bool = False) -> None:
     """The filter's gradient, whole and causal of odd length with gates, and both ways back to taps."""
     from kernels_numba.filter_sums import FilterGradient
 
@@ -98,11 +98,19 @@ def differentiate(*plans: Plan, dtype: str = "fp16") -> None:
             u, dy = (_random(3, 2, length, seed=s).astype(kind) for s in (0, 1))
             names = ("pregate", "postgate") if gated else ()
             gates = {name: _random(*u.shape, seed=2).astype(kind) for name in names}
-            gradient = FilterGradient(u.shape, taps=length, mode=mode, dtype=dtype, plan=plan)
+            pattern = SparsityPattern.middles(plan, (plan.factors[0] // 2, *[0] * (plan.order - 1)))
+            kept = pattern.bins(plan) if zeros else None
+            gradient = FilterGradient(u.shape, taps=length, mode=mode, dtype=dtype, plan=plan, kept=kept)
             there = [_there(x) for x in (u, dy, *gates.values())]
             adapter = kernels_numba.arrays.adapter_of(there[0], "u")
             dk = gradient.launch(*there[:2], *(there[2:] or (None, None)), adapter=adapter, index=0).host()
-            exact = reference.fftconv_gradients(dy, u, np.zeros((2, length)), mode=mode, **gates).k
+            taps = np.zeros((2, length))
+            if zeros:
+                exact = reference.sparse_fftconv_gradients(
+                    dy, u, taps, pattern, plan=plan, mode=mode, **gates
+                ).k
+            else:
+                exact = reference.fftconv_gradients(dy, u, taps, mode=mode, **gates).k
             found = reference.filter_gradient_error(dk, exact, dy, u, pairs=True, **gates).overall
             bound = reference.filter_gradient_bound(3, "fp16", gates=2) if dtype == "fp16" else 1e-6
             assert found <= 1.3 * bound, f"{plan} {mode}: error {found}, bound {bound}"
@@ -340,6 +348,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
     "gradient-float": partial(differentiate, *_plans((16, 16), (6, 8, 8, 8), (3, 16, 16, 16)), dtype="fp32"),
+    "gradient-zeros": partial(differentiate, *_plans((32, 32), (64, 32, 32)), zeros=True),
     "train": train,
     "attention": attend,
     "softmax": normalise,

@@ -481,9 +481,7 @@ def test_gradients_are_adjoints(
     for name, x in operands.items():
         change = noise(*x.shape)
         y = reference.sparse_fftconv(pattern=pattern, plan=plan, mode=mode, **operands | {name: change})
-        one, other = (
-            np.vdot(a, b).real for a, b in ((y, dy), (change, found[name]))
-        )
+        one, other = (np.vdot(a, b).real for a, b in ((y, dy), (change, found[name])))
         assert found[name].shape == x.shape and np.iscomplexobj(found[name]) == complex_data
         assert abs(one - other) <= TIGHT * plan.n * np.linalg.norm(y) * np.linalg.norm(dy) + TIGHT
 

@@ -12,6 +12,7 @@ import torch_cases  # noqa: E402
 from torch_cases import array, operands  # noqa: E402
 
 import reference  # noqa: E402
+from monarch import Plan, SparsityPattern  # noqa: E402
 from monarch.torch import LongConv, fftconv, forget_spectra, torch_fftconv  # noqa: E402
 from monarch.torch.operators import OPERATORS, short_conv  # noqa: E402
 
@@ -320,3 +321,73 @@ def test_operators_agree_with_torch_fft(name: str) -> None:
     )  # casts and products in half precision, on both sides
     for a, b in zip(*found, strict=True):
         assert (a.float() - b.float()).norm() <= bound * b.float().norm()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("kind", [torch.complex64, torch.complex32])
+@pytest.mark.parametrize("zeros", [False, True], ids=["dense", "zeros"])
+def test_complex_sequences_in_a_graph(kind: Any, zeros: bool) -> None:
+    """Values and gradients of complex operands, a complex filter's transform in the graph."""
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def noise(*shape: int) -> Any:
+        return torch.randn(shape, dtype=torch.complex64, device="cuda", generator=generator)
+
+    plan = Plan(1024, (32, 32), packing="complex") if zeros else None
+    pattern = SparsityPattern.middles(Plan(1024, (32, 32)), (16, 0)) if zeros else None
+    how: dict[str, Any] = {"mode": "causal", "plan": plan, "pattern": pattern}
+    leaves = [noise(3, 2, 500).to(kind).requires_grad_() for _ in range(3)]
+    leaves.append((noise(2, 400) / 20).requires_grad_())
+    dy = noise(3, 2, 500).to(kind)
+    stream = torch.cuda.Stream()
+
+    def step() -> Any:
+        for x in leaves:
+            x.grad = None
+        y = fftconv(leaves[0], leaves[3], pregate=leaves[1], postgate=leaves[2], **how)
+        y.backward(dy)
+        return y
+
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        y = step()
+    with torch.no_grad():
+        leaves[3].copy_(noise(2, 400) / 20)
+    graph.replay()
+    torch.cuda.synchronize()
+    u, before, after, k = (x.detach().to(torch.complex128).cpu().numpy() for x in leaves)
+    both = {"pregate": before, "postgate": after, "mode": "causal"}
+    e = dy.to(torch.complex128).cpu().numpy()
+    if zeros:
+        wanted = reference.sparse_fftconv(u, k, pattern, plan=plan, **both)
+        exact = reference.sparse_fftconv_gradients(e, u, k, pattern, plan=plan, **both)
+    else:
+        wanted, exact = reference.fftconv(u, k, **both), reference.fftconv_gradients(e, u, k, **both)
+    bound = 1e-6 if kind == torch.complex64 else 8 * reference.fftconv_bound(2, "fp16", gates=2)
+    found = {"u": leaves[0].grad, "pregate": leaves[1].grad, "postgate": leaves[2].grad, "k": leaves[3].grad}
+    for name, x, right in (("y", y, wanted), *((n, x, getattr(exact, n)) for n, x in found.items())):
+        x = x.detach().to(torch.complex128).cpu().numpy()
+        assert ((abs(x - right) ** 2).sum() / (abs(right) ** 2).sum()) ** 0.5 <= bound, name
+
+
+@pytest.mark.parametrize("n", [1024, 65536, 131072])
+def test_zeros_in_the_spectrum(n: int) -> None:
+    """All ways back to taps, and by rows beyond one kernel."""
+    factors = {1024: (32, 32), 65536: (64, 32, 32), 131072: (32, 16, 16, 16)}[n]
+    plan = Plan(n, factors)
+    pattern = SparsityPattern.middles(plan, (factors[0] // 2, *[0] * (len(factors) - 1)))
+    o = operands((3, 2, n // 2), n // 2, "both", torch.float16, device="cuda")
+    y = fftconv(o.u, o.k, mode="causal", plan=plan, pattern=pattern, **o.gates)
+    y.backward(o.dy)
+    arrays = {"u": array(o.u), "k": array(o.k), "pregate": array(o.pregate), "postgate": array(o.postgate)}
+    how: dict[str, Any] = {"pattern": pattern, "plan": plan, "mode": "causal"}
+    exact = reference.sparse_fftconv_gradients(array(o.dy), **arrays, **how)
+    bound = 3 * reference.fftconv_bound(4, "fp16", gates=2)
+    pairs = [("y", array(y), reference.sparse_fftconv(**arrays, **how))]
+    pairs += [(name, array(getattr(o, name).grad), getattr(exact, name)) for name in arrays]
+    for name, x, right in pairs:
+        assert ((x - right) ** 2).sum() ** 0.5 <= bound * (right**2).sum() ** 0.5, name

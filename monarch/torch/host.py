@@ -1,7 +1,7 @@
-"""Tensors in host memory: `reference`, in float64.
+"""Tensors in host memory: `reference`, in float64 or complex128.
 
-float64 comes out as it was computed, exact to rounding, which is what ``torch.autograd.gradcheck`` needs. Results for
-fp32, bf16 and fp16 are the same float64 results, rounded to the type of ``u``: closer to exact than those of a GPU.
+Double precision comes out as it was computed, exact to rounding, which is what ``torch.autograd.gradcheck`` needs.
+Other types get the same results, rounded to the type of ``u``: closer to exact than those of a GPU.
 `kernels_on_host` runs the kernels' CPU body instead, with the roundings of the GPU's; it is slow, and for tests.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from monarch import Plan
+from monarch import Plan, SparsityPattern
 
 _on_host: ContextVar[bool] = ContextVar("kernels_on_host", default=False)
 
 
 @contextmanager
 def kernels_on_host() -> Iterator[None]:
-    """Run the kernels, on their CPU body, for fp16, bf16 and fp32 tensors in host memory (where there is no GPU).
+    """Run the kernels, on their CPU body, for tensors in host memory of a type that GPUs take (where there is no GPU).
 
     A convolution rounds as it does on a GPU, and takes milliseconds for each pair of sequences.
     """
@@ -35,16 +35,24 @@ def kernels_on_host() -> Iterator[None]:
 
 def runs_kernels(u: torch.Tensor) -> bool:
     """Whether the kernels compute for this tensor."""
-    return u.is_cuda or (_on_host.get() and u.dtype != torch.float64)
+    return u.is_cuda or (_on_host.get() and u.dtype not in (torch.float64, torch.complex128))
 
 
 def to_numpy(x: torch.Tensor | None) -> Any:
-    """A tensor in host memory as float64; None stays None."""
-    return None if x is None else x.detach().to(torch.float64).numpy()
+    """A tensor in host memory as float64 or complex128; None stays None."""
+    if x is None:
+        return None
+    return (
+        x.detach()
+        .to(torch.complex128 if x.is_complex() else torch.float64)
+        .resolve_conj()
+        .resolve_neg()
+        .numpy()
+    )
 
 
 def to_tensor(x: Any, like: torch.Tensor) -> torch.Tensor:
-    """A float64 array as a tensor of the type of ``like``."""
+    """An array in double precision as a tensor of the type of ``like``."""
     return torch.from_numpy(np.ascontiguousarray(x)).to(like.dtype)
 
 
@@ -55,13 +63,18 @@ def convolve(
     postgate: torch.Tensor | None,
     mode: str,
     plan: Plan | None,
+    pattern: SparsityPattern | None,
 ) -> torch.Tensor:
-    """The convolution by `reference.fftconv`."""
+    """The convolution by `reference.fftconv`, or `reference.sparse_fftconv`."""
     import reference
 
     gates = {"pregate": to_numpy(pregate), "postgate": to_numpy(postgate)}
     with np.errstate(invalid="ignore", over="ignore"):  # infinities and NaN go through, as they do in PyTorch
-        y = reference.fftconv(to_numpy(u), to_numpy(k), mode=mode, plan=plan, **gates)
+        if pattern is None:
+            y = reference.fftconv(to_numpy(u), to_numpy(k), mode=mode, plan=plan, **gates)
+        else:
+            assert plan is not None
+            y = reference.sparse_fftconv(to_numpy(u), to_numpy(k), pattern, mode=mode, plan=plan, **gates)
     return to_tensor(y, u)
 
 
@@ -73,17 +86,21 @@ def gradients(
     postgate: torch.Tensor | None,
     mode: str,
     plan: Plan | None,
+    pattern: SparsityPattern | None,
     needs: tuple[bool, bool, bool, bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients by `reference.fftconv_gradients`: of u, k and the gates, None where it is not needed."""
+    """The gradients by `reference`: of u, k and the gates, None where it is not needed."""
     import reference
 
     operands = (u, k, pregate, postgate)
     gates = {"pregate": to_numpy(pregate), "postgate": to_numpy(postgate)}
     with np.errstate(invalid="ignore", over="ignore"):
-        found = reference.fftconv_gradients(
-            to_numpy(dy), to_numpy(u), to_numpy(k), mode=mode, plan=plan, **gates
-        )
+        arrays = to_numpy(dy), to_numpy(u), to_numpy(k)
+        if pattern is None:
+            found = reference.fftconv_gradients(*arrays, mode=mode, plan=plan, **gates)
+        else:
+            assert plan is not None
+            found = reference.sparse_fftconv_gradients(*arrays, pattern, mode=mode, plan=plan, **gates)
     return tuple(
         to_tensor(x, like) if need and x is not None and like is not None else None
         for x, need, like in zip(found, needs, operands, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from monarch import Plan
+from monarch import Plan, SparsityPattern
 
 from .spectra import prepared
 
@@ -13,17 +13,21 @@ OPERANDS = ("u", "k", "pregate", "postgate")
 
 
 def dense(x: torch.Tensor | None) -> torch.Tensor | None:
-    """A tensor as the kernels take it: row-major without gaps (else a copy), and without a record of gradients."""
-    return None if x is None else x.detach().contiguous()
+    """A tensor as the kernels take it: row-major without gaps (else a copy), and without a record of gradients.
+
+    What PyTorch has only marked as conjugate or negative is worked out: kernels read memory.
+    """
+    return None if x is None else x.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def name_of(dtype: torch.dtype) -> str:
     """What the kernels call a type."""
     names = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+    names |= {torch.complex32: "complex32", torch.complex64: "complex64"}
     if dtype not in names:
         raise TypeError(
-            f"u: kernels take float16, bfloat16 and float32, got {dtype}; convert it, or move it to the CPU, where "
-            "float64 is computed in float64"
+            f"u: kernels take float16, bfloat16, float32, complex32 and complex64, got {dtype}; convert it, or move "
+            "it to the CPU, where double precision is computed in double precision"
         )
     return names[dtype]
 
@@ -39,6 +43,7 @@ def convolve(
     postgate: torch.Tensor | None,
     mode: str,
     plan: Plan | None,
+    pattern: SparsityPattern | None = None,
     *,
     keep: bool = False,
 ) -> torch.Tensor:
@@ -46,9 +51,8 @@ def convolve(
     x, before, after = (_batched(dense(t)) for t in (u, pregate, postgate))
     assert x is not None
     batch, channels, length = x.shape
-    run = prepared(
-        k, batch, keep=keep, length=length, mode=mode, dtype=name_of(u.dtype), plan=plan, channels=channels
-    )
+    how = {"length": length, "mode": mode, "dtype": name_of(u.dtype), "plan": plan, "channels": channels}
+    run = prepared(k, batch, keep=keep, pattern=pattern, **how)
     y: torch.Tensor = run(x, pregate=before, postgate=after)
     return y.reshape(u.shape)
 
@@ -61,6 +65,7 @@ def gradients(
     postgate: torch.Tensor | None,
     mode: str,
     plan: Plan | None,
+    pattern: SparsityPattern | None,
     needs: tuple[bool, bool, bool, bool],
 ) -> Gradients:
     """The gradients of u, k and the gates, each of the type of its operand; None where it is not needed."""
@@ -72,8 +77,9 @@ def gradients(
     assert x is not None
     name_of(u.dtype)
     names = [name for name, need in zip(OPERANDS, needs, strict=True) if need]
+    taps = k.detach().resolve_conj().resolve_neg()
     found = fftconv_gradients(
-        x, k.detach(), e, mode=mode, pregate=before, postgate=after, plan=plan, needs=names
+        x, taps, e, mode=mode, pregate=before, postgate=after, plan=plan, pattern=pattern, needs=names
     )
     shaped = (None if t is None else t.reshape(u.shape) for t in (found.u, found.pregate, found.postgate))
     du, dpregate, dpostgate = shaped

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from monarch import MODES, Plan
+from monarch import MODES, Plan, SparsityPattern
 
 from . import plans
 from .functional import fftconv
@@ -22,7 +22,8 @@ class LongConv(nn.Module):
         mode: "causal" (the default), "circular" or "two-sided", as in `monarch.torch.fftconv`.
         skip: learn a number per channel that ``x`` is added with. It costs nothing: it is a number added to the tap
             of lag 0.
-        plan: as in `monarch.torch.fftconv`.
+        plan: as in `monarch.torch.fftconv`, and so is the pattern.
+        pattern: slots of the plan's spectrum that are kept.
         device: where the parameters are.
         dtype: of the parameters; fp32 is best whatever the type of the signals.
 
@@ -38,6 +39,7 @@ class LongConv(nn.Module):
         mode: str = "causal",
         skip: bool = False,
         plan: Plan | None = None,
+        pattern: SparsityPattern | None = None,
         device: Any = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -47,8 +49,8 @@ class LongConv(nn.Module):
                 raise ValueError(f"{name}: expected a whole number, at least 1; got {value!r}")
         if mode not in MODES:
             raise ValueError(f"mode: accepted are {', '.join(MODES)}; got {mode!r}")
-        plans.to_text(plan)
-        self.channels, self.taps, self.mode, self.plan = channels, taps, mode, plan
+        plans.with_pattern(plan, pattern)
+        self.channels, self.taps, self.mode, self.plan, self.pattern = channels, taps, mode, plan, pattern
         self.k = nn.Parameter(torch.empty(channels, taps, device=device, dtype=dtype))
         self.skip = nn.Parameter(torch.empty(channels, device=device, dtype=dtype)) if skip else None
         self.reset_parameters()
@@ -65,7 +67,8 @@ class LongConv(nn.Module):
 
     def forward(self, u: Tensor, pregate: Tensor | None = None, postgate: Tensor | None = None) -> Tensor:
         """Convolve ``u`` [..., H, L]."""
-        return fftconv(u, self.filter(), mode=self.mode, pregate=pregate, postgate=postgate, plan=self.plan)
+        how: Any = {"mode": self.mode, "plan": self.plan, "pattern": self.pattern}
+        return fftconv(u, self.filter(), pregate=pregate, postgate=postgate, **how)
 
     def extra_repr(self) -> str:
         """What ``repr`` says."""

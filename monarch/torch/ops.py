@@ -2,11 +2,12 @@
 
 Both have a fake implementation (shapes and types without data), so that ``torch.compile`` and ``torch.export`` trace
 through them, and a derivative, so that gradients of gradients exist. The forward pass keeps its arguments and nothing
-else; the backward pass computes anew what it needs.
+else; the backward pass computes anew what it needs. A plan, and a pattern of zeros, are one text (`plans`).
 
 ``y = postgate * ((u * pregate) conv k)`` is linear in each operand, and so is each of its gradients. The derivative of
 ``<dy, y>`` along changes (u', k', ...) is ``<dy, y(u', k, ...) + y(u, k', ...) + ...>``, with one operand in each term
-in place of the other; its derivatives in dy and the operands are again convolutions and their gradients.
+in place of the other; its derivatives in dy and the operands are again convolutions and their gradients. Of complex
+operands ``<a, b>`` is Re sum a conj(b), and all of this holds as it stands.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def _forward(
 ) -> Tensor:
     if u.numel() == 0:
         return u.new_empty(u.shape)
-    chosen = plans.from_text(plan)
+    chosen, pattern = plans.from_text(plan), plans.pattern_from_text(plan)
     if host.runs_kernels(u):
-        return kernels.convolve(u, k, pregate, postgate, mode, chosen, keep=keep)
-    return host.convolve(u, k, pregate, postgate, mode, chosen)
+        return kernels.convolve(u, k, pregate, postgate, mode, chosen, pattern, keep=keep)
+    return host.convolve(u, k, pregate, postgate, mode, chosen, pattern)
 
 
 def _backward(
@@ -48,7 +49,7 @@ def _backward(
     plan: str,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    chosen = plans.from_text(plan)
+    chosen, pattern = plans.from_text(plan), plans.pattern_from_text(plan)
     need_u, need_k, need_pregate, need_postgate = needs
     wanted = (need_u, need_k, need_pregate, need_postgate)
     if u.numel() == 0:
@@ -58,9 +59,9 @@ def _backward(
             *[u.new_empty(u.shape)] * 2,
         )
     elif host.runs_kernels(u):
-        found = kernels.gradients(dy, u, k, pregate, postgate, mode, chosen, wanted)
+        found = kernels.gradients(dy, u, k, pregate, postgate, mode, chosen, pattern, wanted)
     else:
-        found = host.gradients(dy, u, k, pregate, postgate, mode, chosen, wanted)
+        found = host.gradients(dy, u, k, pregate, postgate, mode, chosen, pattern, wanted)
     # An operator's results have no None among them: what is not needed is a tensor of no elements.
     a, b, c, d = (
         x if x is not None and need else u.new_empty(0) for x, need in zip(found, wanted, strict=True)

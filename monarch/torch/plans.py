@@ -1,9 +1,16 @@
-"""Plans as text: what an operator that a compiler traces can take as an argument."""
+"""Plans and patterns of zeros as text: what an operator that a compiler traces can take as an argument."""
 
-from functools import cache
+from __future__ import annotations
+
+import base64
+import zlib
+from functools import cache, lru_cache
 from operator import index
 
-from monarch import Plan
+import numpy as np
+import torch
+
+from monarch import Plan, SparsityPattern
 
 DEFAULT = ""
 
@@ -24,12 +31,46 @@ def to_text(plan: Plan | None) -> str:
     return f"{index(plan.n)}:{factors}:{plan.packing}:{signal}:{wanted}"
 
 
+def with_pattern(plan: Plan | None, pattern: SparsityPattern | None) -> str:
+    """`to_text`, and the pattern's slots behind it, packed: ``1024:32x32:pair:-:-:eJxj...``."""
+    text = to_text(plan)
+    if pattern is None:
+        return text
+    if plan is None:
+        raise ValueError("pattern: zeros are of one plan's spectrum; give that plan, too")
+    return f"{text}:{_packed(pattern)}"
+
+
+@torch.compiler.assume_constant_result  # a compiler sees the text alone
+def _packed(pattern: SparsityPattern) -> str:
+    if not isinstance(pattern, SparsityPattern):
+        raise TypeError(f"pattern: expected a monarch.SparsityPattern, got {type(pattern).__name__}")
+    return _packed_slots(pattern)
+
+
+@lru_cache(maxsize=64)
+def _packed_slots(pattern: SparsityPattern) -> str:
+    return base64.b64encode(zlib.compress(np.packbits(pattern.kept).tobytes())).decode()
+
+
+@cache
+def pattern_from_text(text: str) -> SparsityPattern | None:
+    """The pattern of `with_pattern`, or None."""
+    parts = text.split(":")
+    if len(parts) < 6:
+        return None
+    plan = from_text(text)
+    assert plan is not None
+    bits = np.frombuffer(zlib.decompress(base64.b64decode(parts[5])), np.uint8)
+    return SparsityPattern(plan.factors, np.unpackbits(bits, count=plan.points).astype(np.bool_))
+
+
 @cache
 def from_text(text: str) -> Plan | None:
-    """The plan of `to_text`."""
+    """The plan of `to_text`, or `with_pattern`."""
     if text == DEFAULT:
         return None
-    n, factors, packing, signal, wanted = text.split(":")
+    n, factors, packing, signal, wanted = text.split(":")[:5]
     return Plan(
         int(n),
         tuple(int(factor) for factor in factors.split("x")),
