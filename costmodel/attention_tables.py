@@ -22,6 +22,7 @@ from costmodel.decode_attention import (
     work,
 )
 from costmodel.gpus import GPU, load
+from costmodel.timing import BOUND_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def predict(gpu: str | GPU, form: str, cases: Sequence[dict[str, Any]]) -> str:
         return render.rows_as(
             "csv", ["gpu", *header], [[chosen.slug, *line] for line in _lines(answers, text=False)]
         )
-    titles = ["B", "Hq", "Hkv", "D", "L", "splits", "time", "low", "high", "bound", "slower by"]
+    titles = ["B", "Hq", "Hkv", "D", "L", "splits", "time", "low", "high", "slower by", "bound by"]
     table = render.rows_as(
         form,
         titles,
@@ -138,11 +139,12 @@ def _explain(case: dict[str, Any], gpu: GPU) -> str:
 def _lines(answers: Sequence[dict[str, Any]], *, text: bool) -> Iterator[list[Any]]:
     for answer in answers:
         shape = [answer["inputs"][key] for key in ("B", "Hq", "Hkv", "D", "L")]
-        for c in answer["candidates"] if len(answers) == 1 else answer["candidates"][:1]:
+        for number, c in enumerate(answer["candidates"] if len(answers) == 1 else answer["candidates"][:1]):
             times = [c["time_us"], c["time_low_us"], c["time_high_us"]]
             if text:
                 shown = [units.microseconds(t) for t in times]
-                yield [*shape, c["splits"], *shown, c["bound"], f"{c['margin']:.1%}"]
+                slower = f"{c['margin']:.1%}" if number else "best"
+                yield [*shape, c["splits"], *shown, slower, c["bound"]]
             else:
                 yield [*shape, c["plan"], *(f"{t:.6g}" for t in times), c["bound"], f"{c['margin']:.6g}"]
 
@@ -164,7 +166,7 @@ def _answer(case: dict[str, Any], gpu: GPU) -> dict[str, Any]:
             "time_us": c.time_us,
             "time_low_us": c.time_us * (1 - error),
             "time_high_us": c.time_us * (1 + error),
-            "bound": bound,
+            "bound": BOUND_NAMES.get(bound, bound),
             "bound_share": part / c.time_us,
             "margin": c.margin,
             "blocks": c.blocks,

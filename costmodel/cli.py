@@ -72,10 +72,10 @@ def parser() -> argparse.ArgumentParser:
     shape.add_argument(
         "-N", type=_sizes, metavar="N", help="transform length(s) (1024); linear: outputs (4096)"
     )
-    shape.add_argument("-M", default=[1], type=_sizes, metavar="M", help="linear: rows of x (1)")
+    shape.add_argument("-M", type=_sizes, metavar="M", help="linear: rows of x (1)")
     shape.add_argument("-K", type=_sizes, metavar="K", help="linear: inputs (4096); conv2d: taps (7)")
-    shape.add_argument("-B", default=[64], type=_sizes, metavar="B", help="batch: sequences per filter (64)")
-    shape.add_argument("-H", default=[768], type=_sizes, metavar="H", help="channels: filters (768)")
+    shape.add_argument("-B", type=_sizes, metavar="B", help="batch: sequences per filter (64)")
+    shape.add_argument("-H", type=_sizes, metavar="H", help="channels: filters (768)")
     shape.add_argument(
         "-L", type=_sizes, metavar="L", help="input samples (N; N/2 for causal variants); keys (4096)"
     )
@@ -91,12 +91,10 @@ def parser() -> argparse.ArgumentParser:
         choices=("plain", "causal", "gated", "causal-gated"),
         help="gated: y = v * ((u * w) conv k) (plain)",
     )
-    heads = p.add_argument_group(
-        "decode_attention: one query token over caches [B, L, Hkv, D]; N is not used"
-    )
-    heads.add_argument("--Hq", default=32, type=_size, metavar="H", help="query heads (32)")
+    heads = p.add_argument_group("decode_attention: one query token over caches [B, L, Hkv, D]")
+    heads.add_argument("--Hq", type=_size, metavar="H", help="query heads (32)")
     heads.add_argument("--Hkv", type=_size, metavar="H", help="key heads (Hq)")
-    heads.add_argument("-D", default=128, type=_size, metavar="D", help="head size (128)")
+    heads.add_argument("-D", type=_size, metavar="D", help="head size (128)")
     conv2d_tables.add_arguments(p, _size)
     how = p.add_argument_group("plan and model")
     how.add_argument("--order", type=_size, metavar="P", help="only plans of this order")

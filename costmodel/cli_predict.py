@@ -10,11 +10,36 @@ from typing import Any
 
 from costmodel import conv2d_tables, render
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "fftconv": {"N": [1024], "B": [64], "H": [768], "L": None},
+    "linear": {"M": [1], "N": [4096], "K": [4096]},
+    "decode_attention": {"B": [64], "Hq": 32, "Hkv": None, "D": 128, "L": [4096]},
+    "conv2d": {"B": [64], "N": [32], "K": [7], "Cin": 96, "Cout": None, "which": "fprop"},
+}
+"""Options that say an operation's shape, with what they are if not given (None: what follows from others)."""
+
+
+def fill_in(options: argparse.Namespace) -> None:
+    """Put in what was not given.
+
+    Raises:
+        ValueError: an option was given that another operation has.
+    """
+    mine = SHAPES[options.op]
+    for name in dict.fromkeys(key for shape in SHAPES.values() for key in shape):
+        if getattr(options, name) is None:
+            setattr(options, name, mine.get(name))
+        elif name not in mine:
+            flag = "--pass" if name == "which" else f"-{name}" if len(name) == 1 else f"--{name}"
+            others = " and ".join(op for op, shape in SHAPES.items() if name in shape)
+            raise ValueError(f"{options.op}: {flag} belongs to {others}; leave it out")
+
 
 def run(options: argparse.Namespace) -> int:
     """Print what was asked for, explain it and draw it; returns the exit code."""
     from costmodel.gpus import load
 
+    fill_in(options)
     gpu = load(options.gpu)
     if options.plot:
         from costmodel import plots
@@ -24,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
         return _predict_other(options, gpu)
     from costmodel import fftconv, tables
 
-    options.N = options.N or [1024]
     forecasts = [
         fftconv.predict(
             n,
@@ -86,7 +110,7 @@ def _linear(options: argparse.Namespace, gpu: Any) -> tuple[str, Any, Any]:
 
     if options.dtype == "fp32":
         raise ValueError("--dtype: got fp32; accepted with linear: fp16, bf16")
-    cases = list(itertools.product(options.M, options.N or [4096], options.K or [4096]))
+    cases = list(itertools.product(options.M, options.N, options.K))
     table = linear_tables.predictions(cases, gpu, options.dtype, options.format, explain=options.explain)
     return (
         table,
@@ -105,7 +129,7 @@ def _attention(options: argparse.Namespace, gpu: Any) -> tuple[str, Any, Any]:
         heads=options.Hq,
         kv_heads=options.Hkv or options.Hq,
         head_size=options.D,
-        lengths=options.L or [4096],
+        lengths=options.L,
     )
     return (
         attention_tables.predict(gpu, options.format, cases),

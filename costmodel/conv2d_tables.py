@@ -23,18 +23,17 @@ KEYS = ("S", "Cin", "Cout", "n", "k", "pass")
 def add_arguments(p: argparse.ArgumentParser, size: Any) -> None:
     """Options of the command line that only this operation has; ``size`` reads a number."""
     layer = p.add_argument_group("conv2d: B images of N x N, K x K taps, no padding")
-    layer.add_argument("--Cin", default=96, type=size, metavar="C", help="channels of the input (96)")
+    layer.add_argument("--Cin", type=size, metavar="C", help="channels of the input (96)")
     layer.add_argument("--Cout", type=size, metavar="C", help="channels of the result (Cin)")
-    layer.add_argument("--pass", dest="which", default="fprop", choices=tuple(PASSES), help="(fprop)")
+    layer.add_argument("--pass", dest="which", choices=tuple(PASSES), help="(fprop)")
 
 
 def cases_of(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The layers that the command line asks for."""
     outputs = options.Cout or options.Cin
-    taps = options.K or [7]
     return [
         dict(zip(KEYS, (b, options.Cin, outputs, n, k, options.which), strict=True))
-        for b, n, k in itertools.product(options.B, options.N or [32], taps)
+        for b, n, k in itertools.product(options.B, options.N, options.K)
     ]
 
 
@@ -53,7 +52,7 @@ def predict(options: argparse.Namespace, gpu: str | GPU) -> str:
     if form == "csv":
         lines = [[chosen.slug, *line] for line in _lines(answers, text=False)]
         return render.rows_as("csv", ["gpu", *header], lines)
-    titles = [*KEYS, "plan", "time", "low", "high", "bound", "slower by"]
+    titles = [*KEYS, "plan", "time", "low", "high", "slower by", "bound by"]
     table = render.rows_as(form, titles, list(_lines(answers, text=True)), title=f"conv2d on {chosen.slug}")
     return table if len(answers) > 1 else f"{table}\n\n{render.prose(answers[0]['conclusion'], form)}"
 
@@ -144,11 +143,13 @@ def _geometry(case: dict[str, Any]) -> Any:
 def _lines(answers: Sequence[dict[str, Any]], *, text: bool) -> Iterator[list[Any]]:
     for answer in answers:
         shape = [answer["inputs"][key] for key in KEYS]
-        for c in answer["candidates"] if len(answers) == 1 else answer["candidates"][:1]:
+        for number, c in enumerate(answer["candidates"] if len(answers) == 1 else answer["candidates"][:1]):
             times = [c["time_us"], c["time_low_us"], c["time_high_us"]]
-            shown = [units.microseconds(t) if text else f"{t:.6g}" for t in times]
-            margin = f"{c['margin']:.1%}" if text else f"{c['margin']:.6g}"
-            yield [*shape, c["plan"], *shown, c["bound"], margin]
+            if text:
+                slower = f"{c['margin']:.1%}" if number else "best"
+                yield [*shape, c["plan"], *(units.microseconds(t) for t in times), slower, c["bound"]]
+            else:
+                yield [*shape, c["plan"], *(f"{t:.6g}" for t in times), c["bound"], f"{c['margin']:.6g}"]
 
 
 def _answer(case: dict[str, Any], gpu: GPU, dtype: str) -> dict[str, Any]:

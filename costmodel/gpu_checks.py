@@ -27,11 +27,28 @@ ARCHITECTURES: dict[str, tuple[int, int, int]] = {
 """Shared memory of an SM and of a block in bytes, and threads of an SM, at most (CUDA C++ Programming Guide, technical
 specifications per compute capability)."""
 REGISTERS_PER_SM = 65536
+COUNTED = (
+    *("sm_count", "fp16_tensor_fma_per_sm_per_clock", "l2_bytes", "shared_memory_per_sm_bytes"),
+    *("shared_memory_per_block_bytes", "registers_per_sm", "threads_per_sm"),
+)
+"""Values that are whole numbers."""
+RATE_TOLERANCE = 0.1
+"""Data sheets round, and state rates at clocks of their own; a rate with sparsity is off by 1."""
 LIMITED = ("shared_memory_per_sm_bytes", "shared_memory_per_block_bytes", "threads_per_sm")
 
 
 def architecture_problem(capability: str, spec: dict[str, float]) -> str:
     """What in a specification the architecture does not have, with what it has; empty where all is possible."""
+    for key in COUNTED:
+        if spec[key] % 1:
+            return f"spec.{key}: got {spec[key]:g}; accepted: a whole number"
+    derived = 2e6 * spec["sm_count"] * spec["fp16_tensor_fma_per_sm_per_clock"] * spec["tensor_clock_mhz"]
+    if abs(spec["fp16_tensor_flops_per_s"] / derived - 1) > RATE_TOLERANCE:
+        return (
+            f"spec.fp16_tensor_flops_per_s: got {spec['fp16_tensor_flops_per_s']:.4g}, but 2 x sm_count x "
+            f"fp16_tensor_fma_per_sm_per_clock x tensor_clock_mhz is {derived:.4g} flop/s; accepted: within "
+            f"{RATE_TOLERANCE:.0%}. Mend the one that is wrong (a rate with sparsity is twice the dense one)"
+        )
     for key, most in zip(LIMITED, ARCHITECTURES.get(capability, ()), strict=False):
         if spec[key] > most:
             return (

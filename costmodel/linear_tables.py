@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel import linear, linear_explain, measurements, render, sensitivity, units
 from costmodel.gpus import GPU
+from costmodel.timing import BOUND_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +31,8 @@ def predictions(
         return render.document(
             "predict-linear-sweep", inputs=inputs, gpu=gpu.describe(), cases=bodies, notes=notes
         )
+    if form == "csv":
+        return _csv(found, gpu, dtype)
     header = [
         "M",
         "N",
@@ -51,16 +54,28 @@ def predictions(
             margin = c.time_us / candidates[0].time_us - 1
             times = [units.microseconds(t) for t in (c.time_us, c.time_low_us, c.time_high_us)]
             slower = "best" if c is candidates[0] else f"{margin:.0%}"
-            rows.append([*case, c.choice.impl, c.width, c.split, c.blocks, *times, slower, c.bound])
+            rows.append([*case, c.choice.impl, c.width, c.split, c.blocks, *times, slower, _bound(c)])
     text = render.rows_as(form, header, rows, title=f"linear {dtype} on {gpu.slug}")
     if explain and len(found) == 1:
         best = next(iter(found.values()))
         terms = [[c.choice.impl, c.width, c.split, *_terms(c)] for c in _best_of_each(best)]
         names = ["kernel", "B_N", "split", *TERMS]
         text += "\n\n" + render.rows_as(form, names, terms, title="Each term alone")
-    if len(found) == 1 and form != "csv":
+    if len(found) == 1:
         text += "\n\n" + render.prose(_conclusion(next(iter(found)), next(iter(found.values())), gpu), form)
     return text
+
+
+def _csv(found: dict[tuple[int, int, int], list[linear.Candidate]], gpu: GPU, dtype: str) -> str:
+    """Every candidate of every case; times in microseconds."""
+    keys = ("kernel", "tile", "splits", "time_us", "time_low_us", "time_high_us", "bound", "margin")
+    rows = []
+    for case, candidates in found.items():
+        answer = _case(case, candidates, dtype, gpu)
+        for c in answer["candidates"]:
+            cells = [f"{c[key]:.6g}" if isinstance(c[key], float) else c[key] for key in keys]
+            rows.append([gpu.slug, *case, dtype, *cells, f"{answer['floor_us']:.6g}"])
+    return render.rows_as("csv", ["gpu", *"MNK", "dtype", *keys, "floor_us"], rows)
 
 
 def explanations(cases: Sequence[tuple[int, int, int]], gpu: GPU, dtype: str) -> str:
@@ -95,6 +110,11 @@ def _name(c: linear.Candidate) -> str:
     return f"{c.choice.impl}, B_N = {c.width}" + (f", split {c.split}" if c.split > 1 else "")
 
 
+def _bound(c: linear.Candidate) -> str:
+    """What binds a candidate, by the name that all operations have for it."""
+    return BOUND_NAMES.get(c.bound, c.bound)
+
+
 def _floor_us(case: tuple[int, int, int], gpu: GPU) -> float:
     """Weights, inputs and outputs once over the memory."""
     m, n, k = case
@@ -114,7 +134,7 @@ def _conclusion(case: tuple[int, int, int], candidates: Sequence[linear.Candidat
         _name(best),
         best.time_us,
         best.time_high_us,
-        bound=best.bound,
+        bound=_bound(best),
         share=best.terms_us[best.bound] / best.time_us,
         floor_us=_floor_us(case, gpu),
         other=(_name(other), other.time_us) if other else None,
@@ -148,7 +168,7 @@ def _case(
             "time_us": c.time_us,
             "time_low_us": c.time_low_us,
             "time_high_us": c.time_high_us,
-            "bound": c.bound,
+            "bound": _bound(c),
             "bound_share": c.terms_us[c.bound] / c.time_us,
             "margin": (other.time_us if c is best and other else c.time_us) / best.time_us - 1,
         }

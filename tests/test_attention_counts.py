@@ -205,7 +205,7 @@ def test_predict_command(form: str, capsys: Any) -> None:
     if form == "json":
         found = json.loads(text)
         assert found["best"]["splits"] == best.splits and found["best"]["time_us"] == best.time_us
-        assert found["best"]["bound"] == "memory" and found["floor_us"] < best.time_us
+        assert found["best"]["bound"] == "device memory" and found["floor_us"] < best.time_us
         assert {"schema", "inputs", "gpu", "version"} <= set(found)
     else:
         assert (f"splits={best.splits}" if form == "csv" else f"{best.time_us:.1f}") in text

@@ -181,6 +181,22 @@ def test_what_is_unsure_is_said_with_a_prediction():
     assert any("L2 unsure" in note for note in costmodel.predict(1024, gpu="l40s").notes)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("sm_count", 132.5, "sm_count: got 132.5; accepted: a whole number"),
+        ("threads_per_sm", 1000.25, "threads_per_sm: got 1000.25; accepted: a whole number"),
+        ("sm_count", 160, "2 x sm_count x fp16_tensor_fma_per_sm_per_clock x tensor_clock_mhz is 1.199e"),
+        ("fp16_tensor_flops_per_s", 1978.8e12, "a rate with sparsity is twice the dense one"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(data, key, value, message):
+    data["spec"][key] = value
+    with pytest.raises(GPUFileError) as caught:
+        gpus.parse(data, name="wrong.toml")
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["9", "sm_90", "9.0a", ""])
 def test_compute_capability_has_two_numbers(data, value):
     data["identity"]["compute_capability"] = value

@@ -402,6 +402,11 @@ def test_predict_command(form: str, capsys: pytest.CaptureFixture) -> None:
         found = json.loads(one)
         assert found["best"] == found["candidates"][0] and found["best"]["margin"] > 0
         assert {"time_us", "time_low_us", "time_high_us", "bound", "tile", "splits"} <= set(found["best"])
+        assert found["best"]["bound"] == "device memory"
+    if form == "csv":
+        best, *others = csv.DictReader(one.splitlines())
+        assert (best["gpu"], best["M"], best["bound"]) == ("h200-sxm", "8", "device memory") and others
+        assert float(best["time_low_us"]) < float(best["time_us"]) < float(best["time_high_us"])
     assert main([*command[:5], "1:64:x4", *command[6:]]) == 0
     many = capsys.readouterr().out
     assert (json.loads(many)["cases"] if form == "json" else many.splitlines())[3:]
