@@ -13,6 +13,7 @@ import csv
 import io
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -137,6 +138,8 @@ def check(row: Row, *, bound: float | None = None) -> Row:
     for name in ("samples", "bytes_min"):
         if getattr(row, name) < 1:
             raise MeasurementError(f"{where}: {name}: got {getattr(row, name)}; accepted: at least 1")
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", row.date):
+        raise MeasurementError(f'{where}: date: got {row.date!r}; accepted: a day as in "2026-11-30"')
     if row.flops < 0:
         raise MeasurementError(f"{where}: flops: got {row.flops}; accepted: 0 (unknown) or more")
     if not (math.isfinite(row.rel_err) and row.rel_err >= 0):

@@ -84,6 +84,7 @@ def test_case_keys_must_be_complete():
         ({"rel_err": -1e-3}, "rel_err: got -0.001"),
         ({"dtype": "fp8"}, "dtype: got 'fp8'"),
         ({"case": "N=1024"}, "case: got 'N=1024'"),
+        ({"date": "yesterday"}, "date: got 'yesterday'"),
     ],
 )
 def test_rows_that_are_refused(tmp_path, changes, text):
