@@ -19,6 +19,9 @@ from costmodel import measure
 from costmodel.measurements import Row
 from costmodel.models import model, models
 
+LIBRARY = "cublas"
+"""The provider that is the vendor's library."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -61,11 +64,12 @@ def points_of(rows: Iterable[Row], n: int, k: int, sizes: Collection[int]) -> li
     found: dict[int, Point] = {}
     for row in rows:
         values = row.case_values
-        kernel = not row.ours or row.provider_variant.removesuffix(OVERLAPPED) in ("gemv", "flat", "full")
+        kernel = row.provider_variant.removesuffix(OVERLAPPED) if row.ours else row.provider
         if (
             (values["N"], values["K"], row.dtype) != (n, k, "fp16")
             or int(values["M"]) not in sizes
-            or not kernel
+            or kernel
+            not in ("gemv", "flat", "full", LIBRARY)  # not what dispatch picked, which may be any of them
         ):
             continue
         choice = choice_of(row) if row.ours else Choice("vendor")

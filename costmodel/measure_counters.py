@@ -53,7 +53,7 @@ CONVOLUTIONS = (
     ("fused_deep", 32768, (16, 8, 16, 16), 2, 8192, "fp16"),
     ("fused_float", 1024, (), 64, 4096, "fp32"),
     ("fused_rounds", 49152, (), 8, 1024, "fp32"),
-    ("fused_any", 2304, (48, 48), 64, 4096, "fp16"),
+    ("fused_any", 4352, (17, 16, 16), 64, 2048, "fp16"),
 )
 """Family, length, factors (none: the default), sequences, channels and dtype; circular."""
 DECODE = {"batch": 16, "kv_heads": 8, "group": 8, "head_size": 128, "length": 16384}

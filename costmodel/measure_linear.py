@@ -20,7 +20,16 @@ from typing import Any
 from costmodel import measure, measurements, render
 from costmodel.compiled import compile_together
 from costmodel.errors import MeasurementError
-from costmodel.linear_points import Point, Timing, entry_of, merged, points_of, tables_of, write_table
+from costmodel.linear_points import (
+    LIBRARY,
+    Point,
+    Timing,
+    entry_of,
+    merged,
+    points_of,
+    tables_of,
+    write_table,
+)
 from costmodel.measurements import Row
 from costmodel.models import model
 
@@ -240,7 +249,7 @@ def rows_of(point: Point, n: int, k: int) -> Iterator[Row]:
             if best is None or (impl == "vendor" and overlap):
                 continue
             choice, timing = best
-            name = "cublas" if impl == "vendor" else f"ours:{impl}" + ("-overlapped" if overlap else "")
+            name = LIBRARY if impl == "vendor" else f"ours:{impl}" + ("-overlapped" if overlap else "")
             note = "through torch.matmul" if impl == "vendor" else str(choice)
             yield row_of(point, n, k, name, timing, point.error[choice], note)
 

@@ -34,7 +34,7 @@ from kernels_numba.linear_settings import flat_tile
 
 VECTOR_START_S, FLAT_START_S, FULL_START_S = 1.8e-6, 3.3e-6, 3.5e-6
 """t_v, t_f, t_u: seconds that a vector, flat and full product takes beside its work,"""
-GROUP_START_S = 2.3e-6
+GROUP_START_S = 1.9e-6
 """and t_u on warpgroups."""
 WEIGHT_INSTRUCTIONS, INPUT_INSTRUCTIONS = 8.5, 1.25
 """c_w, c_x: lane instructions of a vector product for a weight, and for its product with one row of x."""

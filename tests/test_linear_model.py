@@ -1,6 +1,7 @@
 """The model of linear layers: Equation 5, the paper's figures, thresholds, predictions, models, dispatch tables."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from costmodel.linear import (
     symbolic_thresholds,
     thresholds,
 )
-from costmodel.linear_points import Point, Timing, entry_of, threshold, write_table
+from costmodel.linear_points import Point, Timing, entry_of, points_of, threshold, write_table
 from costmodel.models import model, models
 from kernels_numba import linear_dispatch
 from kernels_numba import linear_thresholds as shared
@@ -463,6 +464,18 @@ def test_comparison_judges_the_thresholds() -> None:
     ]
     assert found.summary()["decisions"]["thresholds"]["cases"] == 2
     assert all(abs(p.relative_error) < 0.25 for p in found.pairs) and len(found.pairs) == 5
+
+
+def test_what_dispatch_picked_is_no_candidate_of_a_table() -> None:
+    """Its rows may be of any kernel, or of the library: a table is of those by name."""
+    ours, library = row(8, "flat", 11.0, "row_tiles=2 stages=2 warps=8 shares=132"), row(8, "flat", 14.0)
+    library = dataclasses.replace(library, provider="cublas", note="through torch.matmul")
+    picked = dataclasses.replace(ours, provider="dispatch", median_us=10.9)
+    (point,) = points_of([ours, library, picked], 4096, 4096, (8,))
+    assert {str(choice): t.median for choice, t in point.times[False].items()} == {
+        "flat row_tiles=2 stages=2 warps=8 shares=132": 11.0,
+        "vendor": 14.0,
+    }
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
