@@ -136,6 +136,19 @@ def prediction_error() -> list[str]:
     return lines
 
 
+def regrets() -> list[str]:
+    """What decisions cost, for those that were measured with two choices or more, and the worst of each kind."""
+    lines = ["| operation | decision | cases | p95 regret | worst |", "|---|---|---:|---:|---|"]
+    for name, comparison in comparisons.compare_all(GPU).items():
+        for kind, found in comparison.summary()["decisions"].items():
+            if found["cases"]:
+                worst = max((d for d in comparison.decisions if d.kind == kind), key=lambda d: d.regret)
+                what = f"{worst.regret:.3f}, {worst.case.replace(';', ' ')}: {worst.chosen}, not {worst.best}"
+                what = what if worst.regret > 1 else "1.000"
+                lines.append(f"| `{name}` | `{kind}` | {found['cases']} | {found['regret_p95']:.3f} | {what} |")
+    return lines
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of a document: its name, and what makes its lines from the old ones."""
@@ -159,6 +172,7 @@ TABLES = (
     Table("README.md", "speed", lambda _: summary_report.lines(GPU)),
     Table("README.md", "prediction-error", lambda _: prediction_error()),
     Table("README.md", "measured-speed", lambda _: speed()),
+    Table("docs/cost-model.md", "regrets", lambda _: regrets()),
     Table("docs/cost-model.md", "fit", lambda _: fit_report.lines(GPU)),
     Table("docs/cost-model.md", "counters", lambda _: counters.table(counters.read(GPU), "md").splitlines()),
     Table("docs/kernels.md", "what-binds", binds),
