@@ -208,6 +208,18 @@ def test_a_warp_that_waits_once_more(bench: Bench) -> None:
     refuses(bench, kernel, "barrier", warps=2)
 
 
+def test_different_barriers_after_the_other_block_has_ended(bench: Bench) -> None:
+    """Nobody is left who could open any of them, and no warp that ended is missed at one."""
+    meet = bench.tile.team_barrier(2)
+
+    def kernel() -> None:
+        if bench.tile.block() == 0:
+            meet(0) if bench.tile.warp() == 0 else bench.tile.barrier()
+
+    with pytest.raises(KernelError, match="different barriers"):
+        bench.machine.run(kernel, 2, 4, WORDS, [], cluster=2)
+
+
 # ---- shared memory: between lanes ----------------------------------------------------------------------------
 def test_missing_warp_sync_before_reading(bench: Bench) -> None:
     def kernel() -> None:

@@ -35,8 +35,13 @@ class Warp:
         return self.index // self.machine.team_warps
 
     pending: list[list[tuple[NDArray, NDArray]]] = field(default_factory=list)
-    """Groups of asynchronous copies under way, oldest first: (half offsets [32, n], values [32, n])."""
+    """Groups of asynchronous copies under way, oldest first: (words [..., 32, n], values)."""
     open_group: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+
+
+def highest(index: NDArray) -> int:
+    """The largest of some indices, where a negative one counts as larger than any that can be."""
+    return int(np.maximum.reduce(np.asarray(index, np.int64).view(np.uint64), axis=None))
 
 
 _OTHER_WARP_USES = "a warp writes shared memory that another warp uses, without a barrier between"
@@ -46,40 +51,66 @@ class Shared:
     """Shared memory of one block, word by word, with who touched it last."""
 
     def __init__(self, words: int) -> None:
-        self.words = np.full(words, np.int32(0x7FFF7FFF), np.int32)
-        self.ready = np.zeros(words, bool)
+        self.words = np.empty(words, np.int32)
+        self.halves = self.words.view(np.int16)
+        """The same memory as 16-bit elements."""
+        self.ready = np.empty(words, bool)
         self.writer = np.full(words, NOBODY, np.int32)
         self.writer_lane = np.full(words, NOBODY, np.int32)
         self.written_at = np.full(words, NOBODY, np.int64)
         self.written_sync = np.full(words, NOBODY, np.int64)
-        self.written_fence = np.full(words, NOBODY, np.int64)
+        self.written_fence = np.empty(words, np.int64)
         self.reader = np.full(words, NOBODY, np.int32)
         self.reader_lane = np.full(words, NOBODY, np.int32)
         self.reader_team = np.full(words, NOBODY, np.int32)
         self.read_at = np.full(words, NOBODY, np.int64)
         self.read_sync = np.full(words, NOBODY, np.int64)
         self.busy = np.zeros(words, np.int32)
-        """How many warpgroup products under way may still read a word."""
+        """How many warpgroup products under way may still read a word,"""
+        self.under_way = 0
+        """and how many such products there are."""
+        self.last_read = self.last_write = NOBODY
+        """The newest of ``read_at`` and of ``written_at``."""
+
+    def begin(self) -> None:
+        """A new block: nothing has been written. When the memory was used before may stay: epochs go on."""
+        self.words.fill(0x7FFF7FFF)
+        self.ready.fill(False)
+        self.written_fence.fill(NOBODY)
+
+    def hold(self, index: NDArray) -> None:
+        """A warpgroup product that reads words ``index`` begins."""
+        np.add.at(self.busy, index, 1)
+        self.under_way += 1
+
+    def let_go(self, index: NDArray) -> None:
+        """It has ended."""
+        np.subtract.at(self.busy, index, 1)
+        self.under_way -= 1
 
     def _check_bounds(self, index: NDArray) -> None:
-        if index.min() < 0 or index.max() >= self.words.size:
+        if highest(index) >= self.words.size:
             raise KernelError(
                 f"shared memory of {self.words.size} words accessed at {index.min()}..{index.max()}"
             )
 
-    def _read_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
-        """Which words were read with no barrier between then and now."""
+    def _read_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray | None:
+        """Which words were read with no barrier between then and now; None for none."""
+        if self.last_read // TEAM_EPOCHS < epoch // TEAM_EPOCHS:
+            return None
         at = self.read_at[index]
         if warp.machine.one_team:
-            return at == epoch
-        return self._now(at, self.reader_team[index], warp, epoch)
+            return _some(at == epoch)
+        return _some(self._now(at, self.reader_team[index], warp, epoch))
 
-    def _written_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
-        """Which words were written with no barrier between then and now."""
+    def _written_now(self, warp: Warp, index: NDArray, epoch: int) -> NDArray | None:
+        """Which words were written with no barrier between then and now; None for none."""
+        if self.last_write // TEAM_EPOCHS < epoch // TEAM_EPOCHS:
+            return None
         at = self.written_at[index]
         if warp.machine.one_team:
-            return at == epoch
-        return self._now(at, self.writer[index] // warp.machine.team_warps, warp, epoch)
+            return _some(at == epoch)
+        return _some(self._now(at, self.writer[index] // warp.machine.team_warps, warp, epoch))
 
     @staticmethod
     def _now(at: NDArray, team: NDArray, warp: Warp, epoch: int) -> NDArray:
@@ -98,7 +129,7 @@ class Shared:
                 "a product reads shared memory that was not written, or whose copy was not waited for"
             )
         writer = self.writer[index]
-        if self._written_now(warp, index, epoch).any():
+        if self._written_now(warp, index, epoch) is not None:
             raise KernelError("a product reads shared memory that was written without a barrier between")
         if (np.asarray(fences)[writer] == self.written_fence[index]).any():
             raise KernelError("a product reads shared memory that its writer did not fence (fence_async)")
@@ -110,16 +141,21 @@ class Shared:
         self._note_read(warp, index, epoch)
         self.reader_lane[index] = MANY
 
-    def _note_read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray:
-        """Remember who reads; whether others had read since the last barrier."""
+    def _note_read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray | None:
+        """Remember who reads; which words this warp had read since the last barrier, None for none."""
         read_now = self._read_now(warp, index, epoch)
         if not warp.machine.one_team:
-            team = self.reader_team[index]
-            self.reader_team[index] = np.where(read_now & (team != warp.team), MANY, warp.team)
+            team = warp.team
+            self.reader_team[index] = (
+                team
+                if read_now is None
+                else np.where(read_now & (self.reader_team[index] != team), MANY, team)
+            )
         self.read_at[index] = epoch
-        if not read_now.any():
+        self.last_read = max(self.last_read, epoch)
+        if read_now is None:
             self.reader[index] = warp.index
-            return read_now
+            return None
         reader = self.reader[index]
         self.reader[index] = np.where(read_now & (reader != warp.index), MANY, warp.index)
         return read_now & (reader == warp.index)
@@ -127,12 +163,12 @@ class Shared:
     def read(self, warp: Warp, index: NDArray, epoch: int) -> NDArray[np.int32]:
         """Words at ``index`` [..., 32]."""
         self._check_bounds(index)
-        if not self.ready[index].all():
+        if np.count_nonzero(self.ready[index]) < index.size:
             raise KernelError(
                 "shared memory is read before it was written, or before its copy was waited for"
             )
         recent = self._written_now(warp, index, epoch)
-        if recent.any():
+        if recent is not None:
             other = recent & (self.writer[index] != warp.index)
             if other.any():
                 raise KernelError(
@@ -143,11 +179,15 @@ class Shared:
                 raise KernelError(
                     "a lane reads shared memory that another lane wrote, without warp_sync between"
                 )
-        before = self._note_read(warp, index, epoch) & (self.read_sync[index] == warp.syncs)
-        several = before & (self.reader_lane[index] != _INDICES)
+        before = self._note_read(warp, index, epoch)
+        if before is not None:
+            before &= (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != _INDICES)
         self.reader_lane[index] = _INDICES
-        several |= self.reader_lane[index] != _INDICES  # lanes of this very access
-        self.reader_lane[index[several]] = MANY
+        several = self.reader_lane[index] != _INDICES  # lanes of this very access
+        if before is not None:
+            several |= before
+        if np.count_nonzero(several):
+            self.reader_lane[index[several]] = MANY
         self.read_sync[index] = warp.syncs
         return self.words[index]
 
@@ -158,45 +198,62 @@ class Shared:
 
         ``single_halves``: the lanes write 16 bits each, so two of them may share a word.
         """
+        self._claim(warp, index, lanes, epoch, single_halves)
+        self.ready[index] = False
+
+    def write(
+        self, warp: Warp, index: NDArray, values: NDArray, epoch: int, lanes: NDArray | None = None
+    ) -> None:
+        """``lanes`` of ``warp``, all if None, write words ``index``."""
+        self._claim(warp, index, _INDICES if lanes is None else lanes, epoch, False)
+        self.words[index] = values
+        self.ready[index] = True
+        self.written_fence[index] = warp.machine.fences[warp.index]
+
+    def _claim(self, warp: Warp, index: NDArray, lanes: NDArray, epoch: int, single_halves: bool) -> None:
         self._check_bounds(index)
-        if self.busy[index].any():
+        if self.under_way and self.busy[index].any():
             raise KernelError("shared memory is written while a product that reads it is under way")
         read_now, written_now = self._read_now(warp, index, epoch), self._written_now(warp, index, epoch)
-        raced = np.zeros(index.shape, bool)
-        if read_now.any():
+        raced: NDArray | None = None
+        if read_now is not None:
             if (read_now & (self.reader[index] != warp.index)).any():
                 raise KernelError(_OTHER_WARP_USES)
-            raced |= read_now & (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != lanes)
-        if written_now.any():
+            raced = read_now & (self.read_sync[index] == warp.syncs) & (self.reader_lane[index] != lanes)
+        if written_now is not None:
             if (written_now & (self.writer[index] != warp.index)).any():
                 raise KernelError(_OTHER_WARP_USES)
             writer = self.writer_lane[index]
             this_sync = written_now & (self.written_sync[index] == warp.syncs)
-            raced |= this_sync & (writer != lanes) & (writer != PAIR)
+            overwritten = this_sync & (writer != lanes) & (writer != PAIR)
+            raced = overwritten if raced is None else raced | overwritten
         self.writer_lane[index] = PAIR if single_halves else lanes
         if not single_halves:
-            raced |= self.writer_lane[index] != lanes  # lanes of this very access
-        if raced.any():
+            shared = self.writer_lane[index] != lanes  # lanes of this very access
+            raced = shared if raced is None else raced | shared
+        if raced is not None and np.count_nonzero(raced):
             raise KernelError("a lane writes shared memory that another lane uses, without warp_sync between")
         self.writer[index] = warp.index
+        self._note_write(warp, index, epoch)
+
+    def _note_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
         self.written_at[index] = epoch
+        self.last_write = max(self.last_write, epoch)
         self.written_sync[index] = warp.syncs
-        self.ready[index] = False
 
     def finish_write(self, warp: Warp, index: NDArray, epoch: int) -> None:
         """The words become readable: to the writing lane at once, to others after a synchronisation."""
         self.ready[index] = True
-        self.written_at[index] = epoch
-        self.written_sync[index] = warp.syncs
+        self._note_write(warp, index, epoch)
         self.written_fence[index] = warp.machine.fences[warp.index]
-
-    @property
-    def halves(self) -> NDArray[np.int16]:
-        """The same memory as 16-bit elements."""
-        return self.words.view(np.int16)
 
 
 _INDICES = np.arange(WARP)
+
+
+def _some(found: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """None for none."""
+    return found if np.count_nonzero(found) else None
 
 
 @dataclass
@@ -239,19 +296,25 @@ class Block:
 
     def __init__(self, shared_words: int, warps: int, first_warp: int) -> None:
         self.shared = Shared(shared_words)
+        self.warps = warps
         self.first_warp = first_warp
         """Its first warp among those of its cluster."""
-        self.fences = [0] * warps
+        self.epoch = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A block begins, after others that had the same memory."""
+        self.shared.begin()
+        self.fences = [0] * self.warps
         self.products: dict[int, deque[NDArray]] = {}
         self.gates: dict[int, Gate] = {}
         """Gates by the word of shared memory they lie at."""
-        self.epoch = 0
-        self.team_epochs: dict[int, int] = {}
+        self.open()
 
     def open(self) -> None:
         """All warps have met."""
         self.epoch += 1
-        self.team_epochs = {}
+        self.team_epochs: dict[int, int] = {}
 
     def gate(self, word: int) -> Gate:
         """The gate at a word."""

@@ -116,9 +116,9 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
         def wait() -> None:
             warp, shared = self.machine.warp, self.machine.shared
             while len(warp.pending) > pending:
-                for offsets, values in warp.pending.pop(0):
-                    shared.halves[offsets] = values
-                    shared.finish_write(warp, offsets >> 1, self.machine.epoch)
+                for words, values in warp.pending.pop(0):
+                    shared.words[words] = values
+                    shared.finish_write(warp, words, self.machine.epoch)
 
         return wait
 

@@ -95,10 +95,8 @@ class CpuBins:
                     words = _lanes(word) + places.data[where + e].astype(np.int64)
                     machine.count_shared(words, 2, write=True)
                     index = words + np.arange(2)[:, None]
-                    machine.shared.begin_write(machine.warp, index, np.arange(WARP), machine.epoch)
                     point = np.ascontiguousarray(x[4 * i + 2 * e : 4 * i + 2 * e + 2])
-                    machine.shared.words[index] = point.view(np.int32)
-                    machine.shared.finish_write(machine.warp, index, machine.epoch)
+                    machine.shared.write(machine.warp, index, point.view(np.int32), machine.epoch)
 
         return scatter
 

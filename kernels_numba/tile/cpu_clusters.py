@@ -16,7 +16,6 @@ from kernels_numba.tensor_maps import BOX_COLUMNS, TensorMap
 from kernels_numba.tile.blocks import MANY, TEAM_EPOCHS, Gate
 from kernels_numba.tile.cpu_group_sums import SLAB_WORDS, slab_halves
 from kernels_numba.tile.cpu_memory import Fragment, _lanes
-from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import POISON, KernelError, Machine
 
 
@@ -106,9 +105,8 @@ class CpuClusters:
                 index = start + np.arange(4)[:, None]
                 if (block.shared.read_at[index] >= epoch).any():
                     raise KernelError("sums go to shared memory that a warp of that block may still read")
-                block.shared.begin_write(machine.warp, index, np.arange(WARP), epoch)
-                block.shared.words[index] = np.ascontiguousarray(values[q : q + 4]).view(np.int32)
-                block.shared.finish_write(machine.warp, index, epoch)
+                words = np.ascontiguousarray(values[q : q + 4]).view(np.int32)
+                block.shared.write(machine.warp, index, words, epoch)
                 if block is not machine.here:
                     block.shared.writer[index] = MANY  # none of that block's warps
 

@@ -53,9 +53,8 @@ class CpuCorrelation:
             for i in range(count):
                 machine.count_shared(base + QUAD * i, 4, write=True)
                 index = base + QUAD * i + np.arange(4)[:, None]
-                machine.shared.begin_write(machine.warp, index, np.arange(WARP), machine.epoch)
-                machine.shared.words[index] = sums[4 * i : 4 * i + 4].view(np.int32)
-                machine.shared.finish_write(machine.warp, index, machine.epoch)
+                values = sums[4 * i : 4 * i + 4].view(np.int32)
+                machine.shared.write(machine.warp, index, values, machine.epoch)
 
         return put
 

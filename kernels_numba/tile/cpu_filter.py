@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_float import fma
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, _mask
 from kernels_numba.tile.layout import HALF_TYPES, WARP
 from kernels_numba.tile.machine import Buffer, Machine
 
@@ -55,7 +55,7 @@ class CpuFilter:
         """The reverse, where valid."""
 
         def store(target: Buffer, at: Any, step: Any, valid: Any, x: Fragment) -> None:
-            keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
+            keep = _mask(valid)
             where = 2 * (_lanes(at) + np.arange(count)[:, None] * int(step))[:, keep]
             target.check(where, 2)
             target.data[where], target.data[where + 1] = x[:count, keep], x[count:, keep]

@@ -87,8 +87,7 @@ class CpuFloat:
                 values = np.zeros((WARP, n), np.float32)
                 values[keep] = source.data[where[:, None] + np.arange(n)]
                 self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * n * where.size)
-                offsets = 2 * (_lanes(word) + place)[:, None] + np.arange(2 * n)
-                self._copy(offsets, values.view(np.int16), synchronous=False)
+                self._copy(2 * (_lanes(word) + place), values.view(np.int16), synchronous=False)
 
         return copy
 
@@ -200,7 +199,6 @@ class CpuFloat:
         """The reverse."""
         count = len(places)
         constants = 2 * np.asarray(places)
-        lanes = np.arange(WARP)
 
         def store(word: Any, x: Fragment) -> None:
             machine, base = self.machine, _lanes(word)
@@ -208,9 +206,7 @@ class CpuFloat:
             for constant in constants:
                 machine.count_shared(base + constant, 2, write=True)
             index = base + constants[:, None, None] + np.arange(2)[None, :, None]
-            for place in index:  # one instruction after the other: lanes of different ones may not meet
-                shared.begin_write(warp, place, lanes, machine.epoch)
-            shared.words[index] = x.reshape(2, count, WARP).swapaxes(0, 1).view(np.int32)
-            shared.finish_write(warp, index, machine.epoch)
+            words = x.reshape(2, count, WARP).swapaxes(0, 1).view(np.int32)
+            shared.write(warp, index, words, machine.epoch)
 
         return store

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_float import fma
 from kernels_numba.tile.cpu_maps import _inside
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, _mask
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, Machine
 from kernels_numba.tile.points import PRODUCT_TERMS
@@ -24,10 +24,10 @@ class CpuFloatMaps:
     half: np.dtype
 
     def _read(self, source: Buffer, where: NDArray, width: int) -> NDArray:
-        """[width, places]."""
+        """[width, *places]."""
         source.check(where, width)
         self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * width * where.size)
-        return source.data[where[None] + np.arange(width)[:, None]]
+        return np.stack([source.data[where + i] for i in range(width)])
 
     def _write(self, target: Buffer, where: NDArray, values: NDArray) -> None:
         target.check(where, len(values))
@@ -40,8 +40,8 @@ class CpuFloatMaps:
 
         def load(source: Buffer, base: Any, pitch: Any, *window: Any) -> Fragment:
             out = np.zeros((2, rows, WARP), np.float32)
-            for part, i, where, keep in _map_places(base, pitch, window, rows, second, spread):
-                out[part, i, keep] = self._read(source, where, 1)[0]
+            for part, where, keep in _map_places(base, pitch, window, rows, second, spread):
+                out[part, keep] = self._read(source, where, 1)[0]
             return out.reshape(2 * rows, WARP)
 
         return load
@@ -56,67 +56,63 @@ class CpuFloatMaps:
             self.machine.counters.fp32_flops += x.size
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 values = x.reshape(2, rows, WARP) * sign[:, None]
-            for part, i, where, keep in _map_places(
-                base, pitch, window, rows, second, spread, wrap=not spread
-            ):
-                self._write(target, where, values[part, i, keep][None])
+            for part, where, keep in _map_places(base, pitch, window, rows, second, spread, wrap=not spread):
+                self._write(target, where, values[part, keep][None])
 
         return put
 
     def load_far_points(self, count: int) -> Callable:
         """Points a stride apart, zeros where not valid."""
+        i = np.arange(count)[:, None]
 
         def load(source: Buffer, at: Any, stride: Any, valid: Any) -> Fragment:
             out = np.zeros((2, count, WARP), np.float32)
-            keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
-            for i in range(count):
-                out[:, i, keep] = self._read(source, 2 * (_lanes(at) + i * int(stride))[keep], 2)
+            keep = _mask(valid)
+            where = 2 * (_lanes(at) + i * int(stride))[:, keep]
+            out[:, :, keep] = self._read(source, where, 2)
             return out.reshape(2 * count, WARP)
 
         return load
 
     def store_far_points(self, count: int) -> Callable:
         """The reverse."""
+        i = np.arange(count)[:, None]
 
         def put(target: Buffer, at: Any, stride: Any, valid: Any, x: Fragment) -> None:
-            values = x.reshape(2, count, WARP)
-            keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
-            for i in range(count):
-                self._write(target, 2 * (_lanes(at) + i * int(stride))[keep], values[:, i, keep])
+            keep = _mask(valid)
+            where = 2 * (_lanes(at) + i * int(stride))[:, keep]
+            self._write(target, where, x.reshape(2, count, WARP)[:, :, keep])
 
         return put
 
     def load_point_rows(self, count: int) -> Callable:
         """Points of words, in their dtype, as float32."""
-        width = 2 if self.dtype == "fp32" else 1
+        width, i = 2 if self.dtype == "fp32" else 1, np.arange(count)[:, None]
 
         def load(source: Buffer, at: Any, stride: Any, rows: Any, valid: Any) -> Fragment:
-            out = np.zeros((count, 2, WARP), np.float32)
-            for i in range(count):
-                keep = np.broadcast_to(np.asarray(valid, bool), (WARP,)) & (i < _lanes(rows))
-                words = self._read(source, width * (_lanes(at) + i * int(stride))[keep], width)
-                if width == 1:
-                    halves = np.ascontiguousarray(words[0]).view(self.half).reshape(-1, 2)
-                    out[i, :, keep] = halves.astype(np.float32)
-                else:
-                    out[i, :, keep] = words.view(np.float32).T
-            return out.view(np.int32).reshape(2 * count, WARP)
+            out = np.zeros((count, WARP, 2), np.float32)
+            keep = _mask(valid) & (i < _lanes(rows))
+            words = self._read(source, width * (_lanes(at) + i * int(stride))[keep], width)
+            if width == 1:
+                halves = np.ascontiguousarray(words[0]).view(self.half).reshape(-1, 2)
+                out[keep] = halves.astype(np.float32)
+            else:
+                out[keep] = words.view(np.float32).T
+            return np.ascontiguousarray(out.swapaxes(1, 2)).view(np.int32).reshape(2 * count, WARP)
 
         return load
 
     def store_point_rows(self, count: int) -> Callable:
         """The reverse, rounded."""
-        width = 2 if self.dtype == "fp32" else 1
+        width, i = 2 if self.dtype == "fp32" else 1, np.arange(count)[:, None]
 
         def put(target: Buffer, at: Any, stride: Any, rows: Any, valid: Any, c: Fragment) -> None:
-            values = c.reshape(count, 2, WARP)
-            for i in range(count):
-                keep = np.broadcast_to(np.asarray(valid, bool), (WARP,)) & (i < _lanes(rows))
-                where = width * (_lanes(at) + i * int(stride))[keep]
-                with np.errstate(over="ignore", invalid="ignore"):
-                    points = np.ascontiguousarray(values[i][:, keep].T)
-                    words = points.view(np.int32) if width == 2 else points.astype(self.half).view(np.int32)
-                self._write(target, where, words.view(target.data.dtype).T)
+            keep = _mask(valid) & (i < _lanes(rows))
+            where = width * (_lanes(at) + i * int(stride))[keep]
+            points = c.reshape(count, 2, WARP).swapaxes(1, 2)[keep]
+            with np.errstate(over="ignore", invalid="ignore"):
+                words = points.view(np.int32) if width == 2 else points.astype(self.half).view(np.int32)
+            self._write(target, where, words.view(target.data.dtype).T)
 
         return put
 
@@ -142,9 +138,8 @@ class CpuFloatMaps:
         """A lane's part of a matrix of points."""
 
         def put(target: Buffer, at: Any, stride: Any, row_limit: Any, column_limit: Any, c: Fragment) -> None:
-            values = c.reshape(len(rows), len(columns), 2, WARP)
-            for i, j, where, keep in _tile_places(at, stride, row_limit, column_limit, rows, columns):
-                self._write(target, where, values[i, j][:, keep])
+            where, keep = _tile_places(at, stride, row_limit, column_limit, rows, columns)
+            self._write(target, where, c.reshape(-1, 2, WARP).swapaxes(0, 1)[:, keep])
 
         return put
 
@@ -152,33 +147,32 @@ class CpuFloatMaps:
         """What was stored so; zeros beyond the limits."""
 
         def load(source: Buffer, at: Any, stride: Any, row_limit: Any, column_limit: Any) -> Fragment:
-            out = np.zeros((len(rows), len(columns), 2, WARP), np.float32)
-            for i, j, where, keep in _tile_places(at, stride, row_limit, column_limit, rows, columns):
-                out[i, j][:, keep] = self._read(source, where, 2)
-            return out.reshape(-1, WARP)
+            where, keep = _tile_places(at, stride, row_limit, column_limit, rows, columns)
+            out = np.zeros((2, *keep.shape), np.float32)
+            out[:, keep] = self._read(source, where, 2)
+            return np.ascontiguousarray(out.swapaxes(0, 1)).reshape(-1, WARP)
 
         return load
 
 
 def _map_places(
     base: Any, pitch: Any, window: Any, rows: int, second: int, spread: bool, *, wrap: bool = False
-) -> Iterator[tuple[int, int, NDArray, NDArray]]:
-    """Part, row, elements and lanes of the samples of two columns that are in the image."""
+) -> Iterator[tuple[int, NDArray, NDArray]]:
+    """Part, elements, and rows and lanes of the samples of two columns that are in the image."""
     row, column, height, width, down, across = window
+    y = _lanes(row) + np.arange(rows)[:, None]
+    at, inside = _inside(np.where(y < 0, y + rows, y) if wrap else y, height, down, spread)
     for part in range(2 if second else 1):
         x = _lanes(column) + part * second
         place, here = _inside(np.where(x < 0, x + 2 * second, x) if wrap else x, width, across, spread)
-        for i in range(rows):
-            y = _lanes(row) + i
-            at, inside = _inside(np.where(y < 0, y + rows, y) if wrap else y, height, down, spread)
-            keep = inside & here
-            yield part, i, (_lanes(base) + at * int(pitch) + place)[keep], keep
+        keep = inside & here
+        yield part, (_lanes(base) + at * int(pitch) + place)[keep], keep
 
 
 def _tile_places(
     at: Any, stride: Any, row_limit: Any, column_limit: Any, rows: tuple[int, ...], columns: tuple[int, ...]
-) -> Iterator[tuple[int, int, NDArray, NDArray]]:
-    for i, row in enumerate(rows):
-        for j, column in enumerate(columns):
-            keep = (_lanes(row_limit) > row) & (_lanes(column_limit) > column)
-            yield i, j, 2 * (_lanes(at) + row * int(stride) + column)[keep], keep
+) -> tuple[NDArray, NDArray]:
+    """Elements, and points [rows x columns] and lanes, of those of a matrix that are within its limits."""
+    row, column = np.repeat(rows, len(columns))[:, None], np.tile(columns, len(rows))[:, None]
+    keep = (_lanes(row_limit) > row) & (_lanes(column_limit) > column)
+    return 2 * (_lanes(at) + row * int(stride) + column)[keep], keep

@@ -66,7 +66,7 @@ class CpuGroupSums:
                 for k in range(0, deep, 16):
                     total = total + a[:, k : k + 16] @ b[:, k : k + 16].T
             busy = np.concatenate([mine + words[0], int(right) + words[1]])
-            np.add.at(machine.shared.busy, busy, 1)
+            machine.shared.hold(busy)
             machine.products.setdefault(machine.warp.index, deque()).append(busy)
             found = total[rows, across].transpose(0, 2, 1).reshape(2, columns // 8, 2, WARP)
             return found.transpose(1, 0, 2, 3).reshape(-1, WARP)
@@ -81,7 +81,7 @@ class CpuGroupSums:
             mine = machine.products.get(machine.warp.index, deque())
             while len(mine) > pending:
                 words = mine.popleft()
-                np.subtract.at(machine.shared.busy, words, 1)
+                machine.shared.let_go(words)
                 # It may have read until now.
                 machine.shared.note_late_read(machine.warp, words, machine.epoch)
             return c
@@ -117,9 +117,7 @@ class CpuGroupSums:
                 for y in range(2):
                     index = int(word) + (lanes // 4 + 8 * y) * pitch + 4 * j + lanes % 4
                     machine.count_shared(index, 1, write=True)
-                    machine.shared.begin_write(machine.warp, index[None], lanes, machine.epoch)
-                    machine.shared.words[index] = words[j, y]
-                    machine.shared.finish_write(machine.warp, index[None], machine.epoch)
+                    machine.shared.write(machine.warp, index, words[j, y], machine.epoch)
             machine.warp.syncs += 1
             for r in range(16):
                 for first in range(0, wide, WARP):

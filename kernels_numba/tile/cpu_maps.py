@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, _mask
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, Machine
 
@@ -188,7 +188,7 @@ class CpuMaps:
 
         def move(word: Any, target: Buffer, at: Any, stride: Any, valid: Any) -> None:
             machine = self.machine
-            keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
+            keep = _mask(valid)
             for i in range(count):
                 start = _lanes(word) + i * shared_step
                 machine.count_shared(start, 1, write=False)

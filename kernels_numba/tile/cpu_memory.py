@@ -9,16 +9,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.layout import WARP
-from kernels_numba.tile.machine import POISON, Buffer, KernelError, Machine
+from kernels_numba.tile.machine import Buffer, KernelError, Machine
 
 Fragment = NDArray
 
 
+_NOUGHTS = np.zeros(WARP, np.int64)
+_ALL, _NONE = np.ones(WARP, bool), np.zeros(WARP, bool)
+COLUMN = np.arange(WARP)[:, None]
+for _constant in (_NOUGHTS, _ALL, _NONE, COLUMN):
+    _constant.setflags(write=False)
+
+
 def _lanes(value: Any) -> NDArray[np.int64]:
-    """An offset per lane, from a scalar or per-lane value."""
-    if isinstance(value, np.ndarray) and value.shape == (WARP,):
+    """An offset per lane, from a scalar or per-lane value (or one for each lane of several instructions)."""
+    if isinstance(value, np.ndarray) and value.ndim:
         return np.asarray(value, np.int64)
-    return np.full(WARP, value, np.int64)
+    return _NOUGHTS + int(value)
+
+
+def _mask(valid: Any) -> NDArray[np.bool_]:
+    """Whether each lane takes part, likewise."""
+    if isinstance(valid, np.ndarray) and valid.ndim:
+        return np.asarray(valid, bool)
+    return _ALL if valid else _NONE
+
+
+def _by_width(pieces: Any) -> list[tuple[int, list[int], NDArray, NDArray]]:
+    """Pieces (o, c, registers) that are equally wide together: width, the o, the c [p, 1] and registers [p, width]."""
+    widths = sorted({len(registers) for _, _, registers in pieces})
+    return [
+        (
+            width,
+            [which for which, _, registers in pieces if len(registers) == width],
+            np.array([[constant] for _, constant, registers in pieces if len(registers) == width]),
+            np.array([registers for _, _, registers in pieces if len(registers) == width]),
+        )
+        for width in widths
+    ]
+
+
+def _starts(offsets: Any, which: list[int], constants: NDArray) -> NDArray[np.int64]:
+    """Where such pieces start: [p, 32]."""
+    return np.stack([_lanes(offsets[o]) for o in which]) + constants
 
 
 class CpuMemory:
@@ -28,27 +61,32 @@ class CpuMemory:
 
     def copy_async(self, halves: int) -> Callable:
         """Copy ``halves`` half elements a lane from global to shared memory, zeros where not valid."""
+        step = np.arange(halves)
 
         def copy(to: Any, source: Buffer, offset: Any, valid: Any) -> None:
-            offset, to = _lanes(offset), _lanes(to)
-            ok = np.broadcast_to(np.asarray(valid, bool), (WARP,))
-            source.check(offset[ok], halves)
-            values = np.zeros((WARP, halves), np.int16)
-            values[ok] = source.data[offset[ok, None] + np.arange(halves)]
-            self.machine.counters.add_bytes("global_read_bytes", source.name, int(ok.sum()) * 2 * halves)
-            self._copy(to[:, None] + np.arange(halves), values, synchronous=halves == 1)
+            offset, ok = _lanes(offset), _mask(valid)
+            where = offset[ok]
+            source.check(where, halves)
+            values = np.zeros((*offset.shape, halves), np.int16)
+            values[ok] = source.data[where[:, None] + step]
+            self.machine.counters.add_bytes("global_read_bytes", source.name, where.size * 2 * halves)
+            self._copy(_lanes(to), values, synchronous=halves == 1)
 
         return copy
 
     def copy_pieces(self, pieces: Any, halves: int, *, guarded: bool) -> Callable:
         """Several asynchronous copies; piece (which, shared constant, global constant)."""
         copy = self.copy_async(halves)
+        if not pieces:
+            return lambda *given: None
+        which, shared, far = (np.array(constants) for constants in zip(*pieces, strict=True))
+        several = np.ones((len(pieces), WARP), bool)
 
         def copies(source: Buffer, base: Any, limit: Any, index: Any, *places: Any) -> None:
-            for which, shared_constant, global_constant in pieces:
-                at = _lanes(index) + global_constant
-                valid = (at < limit) if guarded else True
-                copy(_lanes(places[which]) + shared_constant, source, base + at, valid)
+            at = _lanes(index) + far[:, None]
+            valid = (at < limit) if guarded else several
+            to = np.stack([_lanes(place) for place in places])[which] + shared[:, None]
+            copy(to, source, base + at, valid)
 
         return copies
 
@@ -58,26 +96,27 @@ class CpuMemory:
         source.check(offset, 4)
         values = source.data[offset[:, None] + np.arange(4)].view(np.int16)
         self.machine.counters.add_bytes("global_read_bytes", source.name, WARP * 16)
-        self._copy(2 * to[:, None] + np.arange(8), values, synchronous=False)
+        self._copy(2 * to, values, synchronous=False)
 
-    def _copy(self, offsets: NDArray, values: NDArray, *, synchronous: bool) -> None:
+    def _copy(self, to: NDArray, values: NDArray, *, synchronous: bool) -> None:
+        """Half elements [..., 32, n] to shared memory from half element ``to`` [..., 32] on."""
         machine = self.machine
         warp, shared = machine.warp, machine.shared
-        words, lanes = offsets >> 1, np.broadcast_to(np.arange(WARP)[:, None], offsets.shape)
-        if (offsets[:, 0] % offsets.shape[1]).any():
-            raise KernelError(
-                f"shared memory: a copy of {offsets.shape[1]} half elements is not aligned to its size"
-            )
-        # Two lanes that copy one element each may share a word; neither owns it, so both need a warp_sync.
-        shared.begin_write(warp, words, lanes, machine.epoch, single_halves=synchronous)
-        nbytes = offsets.shape[1] * 2
-        machine.counters.shared_written_bytes += nbytes * WARP
+        halves = values.shape[-1]
+        if np.count_nonzero(to % halves):
+            raise KernelError(f"shared memory: a copy of {halves} half elements is not aligned to its size")
+        machine.counters.shared_written_bytes += 2 * values.size
         if synchronous:
-            shared.halves[offsets] = values
+            # Two lanes that copy one element each may share a word; neither owns it, so both need a warp_sync.
+            halves_at = to[..., None] + np.arange(halves)
+            words = halves_at >> 1
+            shared.begin_write(warp, words, COLUMN, machine.epoch, single_halves=True)
+            shared.halves[halves_at] = values
             shared.finish_write(warp, words, machine.epoch)
         else:
-            shared.halves[offsets] = POISON
-            warp.open_group.append((offsets, values))
+            words = (to >> 1)[..., None] + np.arange(halves // 2)
+            shared.begin_write(warp, words, COLUMN, machine.epoch)
+            warp.open_group.append((words, values.view(np.int32)))
 
     def load_shared(self, count: int, width: int) -> Callable:
         """``count`` words in chunks of ``width``, chunk c at offset + c stride."""
@@ -115,14 +154,17 @@ class CpuMemory:
 
     def load_pieces(self, pieces: Any, count: int) -> Callable:
         """Gather from shared memory; piece (o, c, registers) is read at ``o + c`` words."""
+        together = _by_width(pieces)
 
         def load(*offsets: Any) -> Fragment:
+            machine = self.machine
             out = np.empty((count, WARP), np.int32)
-            for which, constant, registers in pieces:
-                base = _lanes(offsets[which]) + constant
-                self.machine.count_shared(base, len(registers), write=False)
-                index = base + np.arange(len(registers))[:, None]
-                out[list(registers)] = self.machine.shared.read(self.machine.warp, index, self.machine.epoch)
+            for width, which, constants, registers in together:
+                starts = _starts(offsets, which, constants)
+                for start in starts:
+                    machine.count_shared(start, width, write=False)
+                index = starts[:, None] + np.arange(width)[:, None]
+                out[registers] = machine.shared.read(machine.warp, index, machine.epoch)
             return out
 
         return load
@@ -146,37 +188,38 @@ class CpuMemory:
 
     def store_shared_pieces(self, pieces: Any) -> Callable:
         """Scatter to shared memory; piece (o, c, registers) is written at ``o + c`` words."""
+        together = _by_width(pieces)
 
         def put(*arguments: Any) -> None:
             offsets, fragment = arguments[:4], arguments[4]
             machine = self.machine
-            warp, shared = machine.warp, machine.shared
-            for which, constant, registers in pieces:
-                base = _lanes(offsets[which]) + constant
-                machine.count_shared(base, len(registers), write=True)
-                index = base + np.arange(len(registers))[:, None]
-                shared.begin_write(warp, index, np.arange(WARP), machine.epoch)
-                shared.words[index] = fragment[list(registers)]
-                shared.finish_write(warp, index, machine.epoch)
+            for width, which, constants, registers in together:
+                starts = _starts(offsets, which, constants)
+                for start in starts:
+                    machine.count_shared(start, width, write=True)
+                index = starts[:, None] + np.arange(width)[:, None]
+                machine.shared.write(machine.warp, index, fragment[registers], machine.epoch)
 
         return put
 
     def gather(self, pieces: Any, count: int, halves: int, *, guarded: bool) -> Callable:
         """Load what `store_pieces` would store; zeros where masked."""
-        step = np.arange(halves)
+        together, step = _by_width(pieces), np.arange(halves)
 
         def load(source: Buffer, base: Any, limit: Any, *offsets: Any) -> Fragment:
             out = np.zeros((count, WARP), np.int32)
             read = 0
-            for which, constant, registers in pieces:
-                start = _lanes(offsets[which]) + constant
-                index = start[:, None] + halves * np.arange(2 * len(registers) // halves)
+            for width, which, constants, registers in together:
+                index = _starts(offsets, which, constants)[..., None] + halves * np.arange(
+                    2 * width // halves
+                )
                 keep = index < limit if guarded else np.ones(index.shape, bool)
                 where = (base + index)[keep]
                 source.check(where, halves)
-                values = np.zeros((WARP, index.shape[1], halves), np.int16)
+                values = np.zeros((*index.shape, halves), np.int16)
                 values[keep] = source.data[where[:, None] + step]
-                out[list(registers)] = values.reshape(WARP, -1).view(np.int32).T
+                words = values.reshape(-1, WARP, 2 * width).view(np.int32)
+                out[registers] = words.swapaxes(1, 2)
                 read += where.size * 2 * halves
             self.machine.counters.add_bytes("global_read_bytes", source.name, read)
             return out
@@ -185,19 +228,20 @@ class CpuMemory:
 
     def store_pieces(self, pieces: Any, halves: int, *, guarded: bool, held: bool = False) -> Callable:
         """Store pieces of a fragment of halves to global memory, ``halves`` elements an instruction."""
-        step = np.arange(halves)
+        together, step = _by_width(pieces), np.arange(halves)
 
         def put(target: Buffer, base: Any, limit: Any, *rest: Any) -> None:
             offsets, fragment = rest[:4], rest[4]
             written = 0
-            for which, constant, registers in pieces:
-                values = np.ascontiguousarray(fragment[list(registers)].T).view(np.int16)  # [32, 2 registers]
-                start = _lanes(offsets[which]) + constant
-                index = start[:, None] + halves * np.arange(values.shape[1] // halves)
+            for width, which, constants, registers in together:
+                values = np.ascontiguousarray(fragment[registers].swapaxes(1, 2)).view(np.int16)
+                index = _starts(offsets, which, constants)[..., None] + halves * np.arange(
+                    2 * width // halves
+                )
                 keep = index < limit if guarded else np.ones(index.shape, bool)
                 where = (base + index)[keep]
                 target.check(where, halves)
-                target.data[where[:, None] + step] = values.reshape(WARP, -1, halves)[keep]
+                target.data[where[:, None] + step] = values.reshape(*index.shape, halves)[keep]
                 written += where.size * 2 * halves
             self.machine.counters.add_bytes("global_written_bytes", target.name, written)
 

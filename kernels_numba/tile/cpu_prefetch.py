@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from kernels_numba.tile.layout import WARP
+from kernels_numba.tile.cpu_memory import _lanes, _mask
 from kernels_numba.tile.machine import Buffer
 
 
@@ -16,5 +14,4 @@ class CpuPrefetch:
     @staticmethod
     def prefetch(source: Buffer, offset: Any, valid: Any) -> None:
         """Name lines that will be read: in bounds, or it is an error. Nothing is moved or counted."""
-        offsets = np.broadcast_to(np.asarray(offset, np.int64), (WARP,))
-        source.check(offsets[np.broadcast_to(np.asarray(valid, bool), (WARP,))], 1)
+        source.check(_lanes(offset)[_mask(valid)], 1)

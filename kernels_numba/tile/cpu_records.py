@@ -90,9 +90,8 @@ class CpuRecords:
             index = int(at) + np.arange(rows)
             machine.counters.shared_written_bytes += 4 * rows
             machine.counters.shared_wavefronts += 1
-            machine.shared.begin_write(machine.warp, index, np.arange(rows), machine.epoch)
-            machine.shared.words[index] = x[np.arange(rows), np.arange(rows)].view(np.int32)
-            machine.shared.finish_write(machine.warp, index, machine.epoch)
+            lanes = np.arange(rows)
+            machine.shared.write(machine.warp, index, x[lanes, lanes].view(np.int32), machine.epoch, lanes)
 
         return put
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, _mask
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, KernelError, Machine
 
@@ -93,14 +93,13 @@ class CpuStreams:
 
     def copy_rows(self, count: int, shared_step: int, row_step: int, *, guarded: bool) -> Callable:
         """Asynchronous copies of 16 bytes, a row apart."""
-        copy = self.copy_async(CHUNK)
+        copy, i, several = self.copy_async(CHUNK), np.arange(count)[:, None], np.ones((count, WARP), bool)
 
         def copies(to: Any, source: Buffer, at: Any, stride: Any, rows: Any, valid: Any) -> None:
-            for i in range(count):
-                inside: Any = True
-                if guarded:
-                    inside = (_lanes(rows) > i * row_step) & (np.asarray(valid) > 0)
-                copy(_lanes(to) + i * shared_step, source, _lanes(at) + i * int(stride), inside)
+            inside = several
+            if guarded:
+                inside = (_lanes(rows) > i * row_step) & (_lanes(valid) > 0)
+            copy(_lanes(to) + i * shared_step, source, _lanes(at) + i * int(stride), inside)
 
         return copies
 
@@ -118,8 +117,7 @@ class CpuStreams:
                 values = np.zeros((WARP, 2), np.int16)
                 values[some] = source.data[where[some]]
                 self.machine.counters.add_bytes("global_read_bytes", source.name, 2 * int(there.sum()))
-                to_half = _lanes(to)[:, None] + i * shared_step + np.arange(2)
-                self._copy(to_half, values, synchronous=False)
+                self._copy(_lanes(to) + i * shared_step, values, synchronous=False)
 
         return copies
 
@@ -151,7 +149,7 @@ class CpuStreams:
 
     def store_rounded(self, target: Buffer, at: Any, valid: Any, value: Fragment) -> None:
         """One float32 a lane, rounded to half."""
-        keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
+        keep = _mask(valid)
         with np.errstate(over="ignore", invalid="ignore"):
             halves = value[0].astype(self.half).view(np.int16)
         self._put(target, _lanes(at)[keep], halves[keep])
@@ -177,7 +175,7 @@ class CpuStreams:
     # ---- sums over blocks, order between launches ----------------------------------------------------------
     def store_float(self, target: Buffer, at: Any, valid: Any, value: Fragment) -> None:
         """One float32 a lane to global memory."""
-        keep = np.broadcast_to(np.asarray(valid, bool), (WARP,))
+        keep = _mask(valid)
         self._put(target, _lanes(at)[keep], value[0][keep])
 
     def load_fresh(self, source: Buffer, at: Any) -> Fragment:

@@ -66,11 +66,9 @@ class CpuWarpgroup:
                 base = _lanes(word) + constant
                 machine.count_shared(base, 4, write=True)
                 index = base[None, :] + np.arange(4)[:, None]  # [word of a row, 8 matrix + row]
-                shared.begin_write(warp, index, np.arange(WARP), machine.epoch)
                 # Lane 4 g + t holds word t of row g.
                 rows = np.stack([fragment[r].reshape(8, 4) for r in registers]).reshape(WARP, 4)
-                shared.words[index] = rows.T
-                shared.finish_write(warp, index, machine.epoch)
+                shared.write(warp, index, rows.T, machine.epoch)
 
         return put
 

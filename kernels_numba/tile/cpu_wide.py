@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu import CpuTile
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import COLUMN, Fragment, _by_width, _lanes, _mask, _starts
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, KernelError
 
@@ -31,21 +31,20 @@ class CpuWide(CpuTile):
         """Copy ``halves`` elements a lane from global to shared memory, rounded; zeros where not valid."""
 
         def copy(to: Any, source: Buffer, offset: Any, valid: Any) -> None:
-            offset, to = _lanes(offset), _lanes(to)
-            ok = np.broadcast_to(np.asarray(valid, bool), (WARP,))
-            self._check(source, offset[ok], halves)
-            values = np.zeros((WARP, halves), np.float32)
-            values[ok] = source.data[offset[ok, None] + np.arange(halves)]
+            offset, to, ok = _lanes(offset), _lanes(to), _mask(valid)
+            where = offset[ok]
+            self._check(source, where, halves)
+            values = np.zeros((*offset.shape, halves), np.float32)
+            values[ok] = source.data[where[:, None] + np.arange(halves)]
             machine = self.machine
-            machine.counters.add_bytes("global_read_bytes", source.name, int(ok.sum()) * 4 * halves)
-            if (to % halves).any():
+            machine.counters.add_bytes("global_read_bytes", source.name, where.size * 4 * halves)
+            if np.count_nonzero(to % halves):
                 raise KernelError(f"shared memory: a copy of {halves} elements is not aligned to its size")
-            places = to[:, None] + np.arange(halves)
-            lanes = np.broadcast_to(np.arange(WARP)[:, None], places.shape)
+            places = to[..., None] + np.arange(halves)
             machine.shared.begin_write(
-                machine.warp, places >> 1, lanes, machine.epoch, single_halves=halves == 1
+                machine.warp, places >> 1, COLUMN, machine.epoch, single_halves=halves == 1
             )
-            machine.counters.shared_written_bytes += 2 * halves * WARP
+            machine.counters.shared_written_bytes += 2 * values.size
             machine.shared.halves[places] = self._round(values)
             machine.shared.finish_write(machine.warp, places >> 1, machine.epoch)
 
@@ -53,18 +52,21 @@ class CpuWide(CpuTile):
 
     def gather(self, pieces: Any, count: int, halves: int, *, guarded: bool) -> Callable:
         """Load what `store_pieces` would store, rounded; zeros where masked."""
+        together, step = _by_width(pieces), np.arange(halves)
 
         def load(source: Buffer, base: Any, limit: Any, *offsets: Any) -> Fragment:
             out = np.zeros((count, WARP), np.int32)
-            for which, constant, registers in pieces:
-                start = _lanes(offsets[which]) + constant
-                index = start[:, None] + halves * np.arange(2 * len(registers) // halves)
+            for width, which, constants, registers in together:
+                index = _starts(offsets, which, constants)[..., None] + halves * np.arange(
+                    2 * width // halves
+                )
                 keep = index < limit if guarded else np.ones(index.shape, bool)
                 where = (base + index)[keep]
                 self._check(source, where, halves)
-                values = np.zeros((WARP, index.shape[1], halves), np.float32)
-                values[keep] = source.data[where[:, None] + np.arange(halves)]
-                out[list(registers)] = self._round(values.reshape(WARP, -1)).view(np.int32).T
+                values = np.zeros((*index.shape, halves), np.float32)
+                values[keep] = source.data[where[:, None] + step]
+                words = self._round(values).reshape(-1, WARP, 2 * width).view(np.int32)
+                out[registers] = words.swapaxes(1, 2)
                 self.machine.counters.add_bytes("global_read_bytes", source.name, where.size * 4 * halves)
             return out
 
@@ -72,19 +74,18 @@ class CpuWide(CpuTile):
 
     def store_pieces(self, pieces: Any, halves: int, *, guarded: bool, held: bool = False) -> Callable:
         """Store pieces of a fragment of halves to global memory, as float32."""
+        together, step = _by_width(pieces), min(halves, 4)
 
         def put(target: Buffer, base: Any, limit: Any, *rest: Any) -> None:
             offsets, fragment = rest[:4], rest[4]
-            step = min(halves, 4)
-            for which, constant, registers in pieces:
-                words = np.ascontiguousarray(fragment[list(registers)].T)
-                values = words.view(self.half).astype(np.float32)  # [32, 2 registers]
-                start = _lanes(offsets[which]) + constant
-                index = start[:, None] + step * np.arange(values.shape[1] // step)
+            for width, which, constants, registers in together:
+                words = np.ascontiguousarray(fragment[registers].swapaxes(1, 2))
+                values = words.view(self.half).astype(np.float32)  # [pieces, 32, 2 registers]
+                index = _starts(offsets, which, constants)[..., None] + step * np.arange(2 * width // step)
                 keep = index < limit if guarded else np.ones(index.shape, bool)
                 where = (base + index)[keep]
                 self._check(target, where, step)
-                target.data[where[:, None] + np.arange(step)] = values.reshape(WARP, -1, step)[keep]
+                target.data[where[:, None] + np.arange(step)] = values.reshape(*index.shape, step)[keep]
                 self.machine.counters.add_bytes("global_written_bytes", target.name, where.size * 4 * step)
 
         return put

@@ -1,8 +1,9 @@
 """A grid of warps on the CPU: what the tile layer's CPU body runs on.
 
 One Python thread per warp, and only one of them awake at a time: a warp runs until a barrier or its end, then
-the next one goes on. Runs are therefore deterministic. Lanes are an array axis of length 32; control flow
-must be uniform within a warp, and a branch on a value that differs between lanes is an error.
+the next one goes on. (A warp that is alone runs in the caller's thread.) Runs are therefore deterministic. Lanes are
+an array axis of length 32; control flow must be uniform within a warp, and a branch on a value that differs between
+lanes is an error.
 
 The machine checks what a GPU would leave undefined:
 
@@ -28,10 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.blocks import TEAM_EPOCHS, Block, Shared, Warp
+from kernels_numba.tile.blocks import TEAM_EPOCHS, Block, Shared, Warp, highest
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import WARP
-from kernels_numba.tile.turns import KernelError, Turns
+from kernels_numba.tile.turns import KernelError, Turns, closed_gate
 
 ONE_TEAM = 1 << 16
 """Warps of a team where a kernel has no team barriers: more than a block has."""
@@ -76,35 +77,46 @@ class Buffer:
     name: str
     data: NDArray
 
+    def __post_init__(self) -> None:
+        self.address: int = self.data.ctypes.data
+
     def check(self, index: NDArray, width: int) -> None:
         """Indices [pieces] of accesses of ``width`` elements: in bounds and aligned to their own size."""
         if index.size == 0:
             return
-        if index.min() < 0 or index.max() + width > self.data.size:
+        if highest(index) + width > self.data.size:
             raise KernelError(
                 f"buffer {self.name!r} of {self.data.size} elements accessed at "
                 f"{index.min()}..{index.max() + width - 1}"
             )
-        address = self.data.ctypes.data + index * self.data.itemsize
-        if (address % (width * self.data.itemsize)).any():
+        item = self.data.itemsize
+        first = self.address // item
+        if self.address % item or (width > 1 and np.count_nonzero((first + index) % width)):
             raise KernelError(
                 f"buffer {self.name!r}: an access of {width} elements is not aligned to its size"
             )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 14)
 def _wavefronts(pattern: bytes, width: int) -> tuple[int, int]:
-    """Passes over the banks for one access of ``width`` words a lane, and how many different words there are.
+    """Passes over the banks for one access of ``width`` words a lane, and how many are beyond the fewest.
 
-    ``pattern`` is the lanes' word offsets. Wide accesses are served in groups of 32 / width lanes; lanes that want
-    the same word share it.
+    ``pattern`` is the lanes' word offsets, from any of them: the banks' order does not matter. Wide accesses are served
+    in groups of 32 / width lanes; lanes that want the same word share it.
     """
     offsets = np.frombuffer(pattern, np.int64)
+    if (offsets % width).any():
+        raise _misaligned(width)
     total = 0
     for part in offsets.reshape(width, WARP // width):
         words = np.unique(part[:, None] + np.arange(width))
         total += int(np.bincount(words % 32, minlength=32).max())
-    return total, np.unique(offsets[:, None] + np.arange(width)).size
+    needed = np.unique(offsets[:, None] + np.arange(width)).size
+    return total, total - max(1, -(-needed // 32))
+
+
+def _misaligned(width: int) -> KernelError:
+    return KernelError(f"shared memory: an access of {width} words is not aligned to its size")
 
 
 class Machine:
@@ -112,23 +124,19 @@ class Machine:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.local = threading.local()
         self.team_warps = ONE_TEAM
         """Warps that meet at a team barrier; one team unless a kernel has such barriers."""
         self.cluster: list[Block] = []
         """The blocks that run at once,"""
         self.here = Block(1, 0, 0)
-        """and that of the running warp."""
+        """and that of the running warp,"""
+        self.warp = Warp(0, 0, self)
+        """which is this one."""
 
     @property
     def one_team(self) -> bool:
         """Whether the block's barriers are the only ones."""
         return self.team_warps == ONE_TEAM
-
-    @property
-    def warp(self) -> Warp:
-        """The warp that is running."""
-        return self.local.warp
 
     @property
     def shared(self) -> Shared:
@@ -148,21 +156,24 @@ class Machine:
     @property
     def epoch(self) -> int:
         """Counts the barriers that the running warp has passed: the block's, and between them its team's."""
-        return self.here.epoch * TEAM_EPOCHS + self.here.team_epochs.get(self.warp.team, 0)
+        here = self.here
+        among_teams = here.team_epochs.get(self.warp.team, 0) if here.team_epochs else 0
+        return here.epoch * TEAM_EPOCHS + among_teams
 
     def count_shared(self, offsets: NDArray, width: int, *, write: bool) -> None:
         """One shared-memory instruction: word offsets [32], ``width`` words a lane."""
-        if (offsets % width).any():
-            raise KernelError(f"shared memory: an access of {width} words is not aligned to its size")
+        first = offsets[0]
+        if first % width:
+            raise _misaligned(width)
         nbytes = 4 * width * WARP
         if write:
             self.counters.shared_written_bytes += nbytes
         else:
             self.counters.shared_read_bytes += nbytes
-        relative = np.ascontiguousarray(offsets - offsets.min(), np.int64)
-        passes, words = _wavefronts(relative.tobytes(), width)
+        relative = np.asarray(offsets - first, np.int64)
+        passes, conflicts = _wavefronts(relative.tobytes(), width)
         self.counters.shared_wavefronts += passes
-        self.counters.bank_conflicts += passes - max(1, -(-words // 32))
+        self.counters.bank_conflicts += conflicts
 
     # ---- running -------------------------------------------------------------------------------------------
     def run(
@@ -176,53 +187,77 @@ class Machine:
         cluster: int = 1,
     ) -> Counters:
         """Launch ``kernel`` on ``grid`` blocks of ``warps`` warps, ``cluster`` at once; raises what it raises."""
-        for first in range(0, grid, cluster):
-            self.cluster = [
-                Block(max(shared_words, 1), warps, base) for base in range(0, cluster * warps, warps)
-            ]
-            self._run_cluster(kernel, first, warps, arguments)
+        firsts = range(0, cluster * warps, warps)
+        self.cluster = [Block(max(shared_words, 1), warps, first) for first in firsts]
+        gates = [closed_gate() for _ in range(cluster * warps + 1)]
+        threads: list[threading.Thread] = []
+        running = True
+        failure: BaseException | None = None
+
+        def follow(place: int) -> None:
+            """One thread: a warp of every cluster, one after the other."""
+            while True:
+                gates[place].acquire()
+                if not running:
+                    return
+                self._run_warp(place, warps, kernel, arguments)
+
+        if cluster * warps > 1:
+            threads += (
+                threading.Thread(target=follow, args=(i,), daemon=True) for i in range(len(gates) - 1)
+            )
+        for thread in threads:
+            thread.start()
+        for self._first in range(0, grid, cluster):
+            for block in self.cluster:
+                block.begin()
+            turns = self._turns = Turns(gates)
+            if threads:
+                turns.begin()
+            else:
+                self._run_warp(0, 1, kernel, arguments)
+            gates[-1].acquire()
+            self.counters.barriers += turns.barriers
+            failure = turns.error
+            if failure is not None:
+                break
+        running = False
+        for gate in gates[:-1]:
+            gate.release()
+        for thread in threads:
+            thread.join()
+        if failure is not None:
+            raise failure
         self.counters.blocks += grid
         self.counters.warps += grid * warps
         return self.counters
 
-    def _run_cluster(self, kernel: Callable, first: int, warps: int, arguments: Sequence[Any]) -> None:
-        state = Turns(len(self.cluster) * warps)
-        self._turns = state
-
-        def body(place: int) -> None:
-            rank, index = divmod(place, warps)
-            self.local.warp = Warp(first + rank, index, self)
-            self.local.block = self.cluster[rank]
-            try:
-                self._wait_turn(place)
+    def _run_warp(self, place: int, warps: int, kernel: Callable, arguments: Sequence[Any]) -> None:
+        """Warp ``place`` of the cluster, which has the baton."""
+        turns = self._turns
+        rank, index = divmod(place, warps)
+        self.here = self.cluster[rank]
+        self.warp = Warp(self._first + rank, index, self)
+        failure: BaseException | None = None
+        try:
+            if turns.error is None:
                 kernel(*arguments)
                 if self.products.get(index):
                     raise KernelError(f"warp {index} ended while products of it are under way")
-            except BaseException as error:
-                state.fail(error)
-            finally:
-                state.leave(place)
+        except BaseException as error:
+            failure = error
+        turns.leave(place, failure)
 
-        threads = [threading.Thread(target=body, args=(i,), daemon=True) for i in range(state.warps)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if state.error is not None:
-            raise state.error
-        self.counters.barriers += state.barriers
-
-    def _wait_turn(self, place: int) -> None:
-        self._turns.wait_turn(place)
-        self.here = self.local.block
+    def _wait(self, turn: Callable[[int], None]) -> None:
+        """The running warp does what lets others run before it goes on."""
+        warp, here = self.warp, self.here
+        turn(here.first_warp + warp.index)
+        self.warp, self.here = warp, here
 
     def _meet(self, opening: Callable[[], None], members: range | None) -> None:
         """The running warp waits for the others among ``members``, all if None."""
-        warp = self.warp
-        warp.syncs += 1
-        place = self.here.first_warp + warp.index
-        self._turns.arrive(place, opening, members)
-        self._wait_turn(place)
+        self.warp.syncs += 1
+        self._wait(lambda place: self._turns.arrive(place, opening, members))
 
     def barrier(self) -> None:
         """The running warp waits for all others of its block."""
@@ -256,11 +291,9 @@ class Machine:
 
     def await_gate(self, word: int, parity: int) -> None:
         """The running warp waits until the gate's turn of this parity has ended; what came with it is there then."""
-        place = self.here.first_warp + self.warp.index
         gate = self.here.gate(word)
         while gate.turns % 2 == parity:
-            self._turns.let_others(place)
-            self._wait_turn(place)
+            self._wait(self._turns.let_others)
         gate.land(self.here.shared)
 
     def gate_moved(self) -> None:
