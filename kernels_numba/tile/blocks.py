@@ -309,7 +309,27 @@ class Block:
         self.products: dict[int, deque[NDArray]] = {}
         self.gates: dict[int, Gate] = {}
         """Gates by the word of shared memory they lie at."""
+        self.greeted = False
+        """Whether the blocks of its cluster have met since it began,"""
+        self.ended = False
+        """and whether a warp of it has ended."""
         self.open()
+
+    def accept(self, index: NDArray, words: NDArray) -> None:
+        """A warp of any block of the cluster writes words ``index``, to be read when the blocks have met."""
+        shared, now = self.shared, self.epoch * TEAM_EPOCHS
+        shared._check_bounds(index)
+        if not self.greeted:
+            raise KernelError("a warp writes to shared memory of a block that may not have begun")
+        if self.ended:
+            raise KernelError("a warp writes to shared memory of a block that has ended")
+        if (shared.read_at[index] >= now).any() or (shared.written_at[index] >= now).any():
+            raise KernelError(
+                "a warp writes to another block's shared memory that somebody has used since the blocks met"
+            )
+        shared.words[index], shared.ready[index] = words, True
+        shared.written_at[index], shared.writer[index] = now, MANY
+        shared.last_write = max(shared.last_write, now)
 
     def open(self) -> None:
         """All warps have met."""

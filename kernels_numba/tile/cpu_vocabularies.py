@@ -11,6 +11,7 @@ from kernels_numba.tile.cpu_float_maps import CpuFloatMaps
 from kernels_numba.tile.cpu_group_sums import CpuGroupSums
 from kernels_numba.tile.cpu_lines import CpuLines
 from kernels_numba.tile.cpu_maps import CpuMaps
+from kernels_numba.tile.cpu_neighbours import CpuNeighbours
 from kernels_numba.tile.cpu_probes import CpuProbes
 from kernels_numba.tile.cpu_products import CpuProducts
 from kernels_numba.tile.cpu_real import CpuReal
@@ -41,7 +42,7 @@ class CpuFloatLayers(CpuFloatMaps, CpuFloat, CpuProducts, CpuStreams, CpuTile):
     """For convolution layers in two dimensions in fp32."""
 
 
-class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuTile):
+class CpuAttention(CpuRows, CpuWeights, CpuLines, CpuRecords, CpuNeighbours, CpuTile):
     """For attention and softmax."""
 
 

@@ -18,6 +18,7 @@ from kernels_numba.tile.gpu_float_maps import GpuFloatMaps
 from kernels_numba.tile.gpu_group_sums import GpuGroupSums
 from kernels_numba.tile.gpu_lines import GpuLines
 from kernels_numba.tile.gpu_maps import GpuMaps
+from kernels_numba.tile.gpu_neighbours import GpuNeighbours
 from kernels_numba.tile.gpu_probes import GpuProbes
 from kernels_numba.tile.gpu_products import GpuProducts
 from kernels_numba.tile.gpu_real import GpuReal
@@ -47,7 +48,7 @@ class GpuFloatLayers(GpuFloatMaps, GpuFloat, GpuProducts, GpuStreams, GpuTile):
     """For convolution layers in two dimensions in fp32."""
 
 
-class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuTile):
+class GpuAttention(GpuRows, GpuWeights, GpuLines, GpuRecords, GpuNeighbours, GpuTile):
     """For attention and softmax."""
 
 

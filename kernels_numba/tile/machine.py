@@ -14,6 +14,8 @@ The machine checks what a GPU would leave undefined:
   warp read or wrote since the last ``warp_sync``;
 * a warpgroup product that reads shared memory written since the last barrier, or not fenced by its writer, and
   writing what a product under way reads;
+* writing to another block's shared memory before that block has begun or after it has ended, or where somebody has
+  used it since the blocks met; and reading what came so before they meet again;
 * touching shared memory or a global buffer outside its bounds, or off the access's natural alignment.
 """
 
@@ -24,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -132,6 +135,7 @@ class Machine:
         """and that of the running warp,"""
         self.warp = Warp(0, 0, self)
         """which is this one."""
+        self.grid = (1, 1, 1)
 
     @property
     def one_team(self) -> bool:
@@ -179,14 +183,16 @@ class Machine:
     def run(
         self,
         kernel: Callable,
-        grid: int,
+        grid: int | tuple[int, int, int],
         warps: int,
         shared_words: int,
         arguments: Sequence[Any],
         *,
         cluster: int = 1,
     ) -> Counters:
-        """Launch ``kernel`` on ``grid`` blocks of ``warps`` warps, ``cluster`` at once; raises what it raises."""
+        """Launch ``kernel`` on a grid of blocks of ``warps`` warps, ``cluster`` at once; raises what it raises."""
+        self.grid = (grid, 1, 1) if isinstance(grid, int) else grid
+        blocks = prod(self.grid)
         firsts = range(0, cluster * warps, warps)
         self.cluster = [Block(max(shared_words, 1), warps, first) for first in firsts]
         gates = [closed_gate() for _ in range(cluster * warps + 1)]
@@ -208,7 +214,7 @@ class Machine:
             )
         for thread in threads:
             thread.start()
-        for self._first in range(0, grid, cluster):
+        for self._first in range(0, blocks, cluster):
             for block in self.cluster:
                 block.begin()
             turns = self._turns = Turns(gates)
@@ -228,8 +234,8 @@ class Machine:
             thread.join()
         if failure is not None:
             raise failure
-        self.counters.blocks += grid
-        self.counters.warps += grid * warps
+        self.counters.blocks += blocks
+        self.counters.warps += blocks * warps
         return self.counters
 
     def _run_warp(self, place: int, warps: int, kernel: Callable, arguments: Sequence[Any]) -> None:
@@ -244,6 +250,7 @@ class Machine:
                 kernel(*arguments)
                 if self.products.get(index):
                     raise KernelError(f"warp {index} ended while products of it are under way")
+                self.here.ended = True
         except BaseException as error:
             failure = error
         turns.leave(place, failure)
@@ -272,6 +279,7 @@ class Machine:
         def opening() -> None:
             for block in self.cluster:
                 block.open()
+                block.greeted = True
 
         self._meet(opening, None)
 
