@@ -14,6 +14,7 @@ KEYS = 16
 WARP = 32
 MOST_ROWS = 16
 MOST_MULTIPLIED = 4
+MOST_CHAINED = 2
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,12 @@ def totals(
     warps: int = 4,
     capped: bool = False,
     lengths: bool = False,
+    cluster: int = 1,
 ) -> dict[str, int]:
-    """All counters of one launch of the "async" kernel on contiguous caches."""
+    """All counters of one launch of the "async" kernel on contiguous caches.
+
+    ``cluster``: above 1, that is the number of splits, whose blocks write results to each other's shared memory.
+    """
     shape = Shape(head_size, group, tokens)
     r, nt, size, blocks64 = shape.unit_rows, shape.query_tiles, shape.size, shape.size // 64
     result_rows = 8 * nt if shape.products else r
@@ -85,6 +90,7 @@ def totals(
     hidden = tiles - max(0, (length - tokens + 1) // KEYS) if tokens > 1 else 0
     plain = tiles - hidden
     joined = int(splits > 1)
+    elsewhere, near = (0, joined) if cluster > 1 else (joined, 0)  # where splits leave their results
     queries = batch * kv_heads * shape.rows
     logits = 4 * nt * WARP
 
@@ -101,34 +107,42 @@ def totals(
         fast_conflicts = 3 * 4 * r
     # Weights that all lanes (or the eight of a query) read are few words in many passes.
     careful_conflicts = 3 * (8 * nt + 16 * blocks64) if shape.products else fast_conflicts
-    per_logit = 4 + (7 if capped else 0)  # scaled, shifted, e^x, added; tanh by an exponential
+    # Its two sums where there are few rows, scaled, shifted, e^x, added; tanh by an exponential.
+    per_logit = (5 if r <= MOST_CHAINED else 4) + (7 if capped else 0)
 
     join_read = r * warps * (4 * size + 256)
     left = result_rows * size * 4
     shared_read = (
         units * (tiles * keys_read + plain * fast_read + hidden * careful_read)
         + blocks * join_read
-        + joined * all_warps * 128
+        + elsewhere * all_warps * 128
+        + near * blocks * r * (4 * size + 256)
     )
     weights = units * tiles * 4 * nt * 128
     sums = all_warps * left
     numbers = all_warps * 2 * 4 * r
-    told = joined * blocks * 128
+    told = elsewhere * blocks * 128 + near * blocks * r * 4 * size  # rows given to the other block among them
+    near_numbers = near * blocks * r * 2
     wavefront_conflicts = all_warps * 12 * 4 * nt * blocks64 if shape.products else 0
     narrow = units * (plain * fast_conflicts + hidden * careful_conflicts)
-    number_stores = all_warps * 2
+    number_stores = all_warps * 2 + near_numbers
     # Joined: the parts of a block's warps, then those of the splits, as many at once as a block has warps.
-    joins = blocks * r + joined * units * r * ceil(splits / warps)
+    joins = blocks * r + elsewhere * units * r * ceil(splits / warps)
     found = {
         "read_q": 2 * queries * head_size * splits * warps,
         "read_k": 2 * units * length * head_size,
         "read_v": 2 * units * length * head_size,
         "read_lengths": 4 * all_warps * int(lengths),
-        "read_partials": joined * blocks * r * (4 * size + 256),
+        "read_partials": elsewhere * blocks * r * (4 * size + 256),
         "written_out": 2 * queries * head_size,
-        "written_partials": joined * blocks * r * (4 * size + 8),
+        "written_partials": elsewhere * blocks * r * (4 * size + 8),
         "shared_read_bytes": shared_read,
-        "shared_written_bytes": units * tiles * 64 * shape.padded + weights + sums + numbers + told,
+        "shared_written_bytes": units * tiles * 64 * shape.padded
+        + weights
+        + sums
+        + numbers
+        + told
+        + 4 * near_numbers,
         "shared_wavefronts": (shared_read + weights + sums + told) // 128
         + wavefront_conflicts
         + number_stores,
@@ -138,10 +152,13 @@ def totals(
         "fp32_flops": units * (tiles * logits * per_logit + plain * fast_flops + hidden * careful_flops)
         + all_warps * 6 * nt * WARP
         + joins * (4 * WARP * (warps + 1) + size * (1 + 2 * warps))
+        + near * units * r * (4 * WARP * (cluster + 1) + size * (1 + 2 * cluster))
         + 2 * queries * size,
-        "exponentials": units * tiles * logits * (2 if capped else 1) + joins * WARP * (warps + 1),
-        "barriers": blocks * (1 + 2 * joined),
-        "atomics": joined * blocks,
+        "exponentials": units * tiles * logits * (2 if capped else 1)
+        + joins * WARP * (warps + 1)
+        + near * units * r * WARP * (cluster + 1),
+        "barriers": blocks * (1 + 2 * elsewhere) + 2 * near * units,
+        "atomics": elsewhere * blocks,
         "blocks": blocks,
         "warps": all_warps,
     }

@@ -110,7 +110,9 @@ def _explain(case: dict[str, Any], gpu: GPU) -> str:
         f"{FIGURES.wave_us:g} us = {us['waves']}",
         "  joining  "
         + (
-            f"{FIGURES.reduction_us:g} us + {FIGURES.split_us:g} us x {done.splits} splits = {us['joining']}"
+            f"{us['joining']} in a cluster of two blocks"
+            if done.clustered
+            else f"{FIGURES.reduction_us:g} us + {FIGURES.split_us:g} us x {done.splits} splits = {us['joining']}"
             if done.splits > 1
             else "nothing to join"
         ),

@@ -5,14 +5,15 @@ that fall to it, which leads when few or uneven blocks leave some SMs idle. They
 alike; and SMs do not get the same share of the memory's rate, which blocks even out that come after others:
 
 .. math::
-    t = t_0 + m \,(1 + b^p)^{1/p} + u\,m / w + t_w\,(w - 1) + [s > 1]\,(t_r + t_s s), \qquad
+    t = t_0 + m \,(1 + b^p)^{1/p} + u\,m / w + t_w\,(w - 1) + t_j, \qquad
     m = \frac{\text{bytes of keys and values}}{\text{read rate}}, \quad
     b = \frac{\lceil B/\text{SMs} \rceil\, \text{tiles of a block}}{\text{tiles of all} / \text{SMs}}\,(c_0 + c_1 R)
 
 with B blocks (units times splits s), w waves of them, R rows of a unit (an SM's work for a key grows with them) and
-what the joining of s partial results costs. The figures were fitted to the times of two H200s (one head size, 128),
-those of the better split counts weighing most, but for u, which was nothing on one and twice as much on the other; the
-errors are in ``costmodel compare``. On other GPUs the memory rate is theirs and the rest is kept.
+what joining s partial results costs, t_j: nothing for one, t_c in a cluster of two blocks, else t_r + t_s s. The
+figures were fitted to the times of two H200s (one head size, 128), those of the better split counts weighing most, but
+for u, which was nothing on one and twice as much on the other; the errors are in ``costmodel compare``. On other GPUs
+the memory rate is theirs and the rest is kept.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ from costmodel.measurements import Row
 class Figures:
     """What was fitted; microseconds, and without unit."""
 
-    launch_us: float = 2.91
+    launch_us: float = 3.1
     unfair: float = 0.02
     """Of the memory's time, with one wave."""
     wave_us: float = 1.24
-    reduction_us: float = 1.22
-    split_us: float = 0.182
-    sm_share: float = 0.616
+    reduction_us: float = 0.79
+    split_us: float = 0.162
+    cluster_us: float = 0.53
+    sm_share: float = 0.553
     sm_share_per_row: float = 0.0212
     norm: float = 5.08
-    read_bytes_per_s: float = 4.58e12
+    read_bytes_per_s: float = 4.69e12
     """On `FITTED_GPU`; the file of that GPU says 4.55e12 of a long read."""
 
 
@@ -57,6 +59,7 @@ RELATIVE_ERROR, RELATIVE_ERROR_ELSEWHERE = 0.035, 0.15
 what the project assumes."""
 MOST_SPLITS = 512
 WARPS, RING_BYTES = 4, 24 * 1024
+CLUSTERS_SINCE = (9, 0)
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ def floor_us(*, batch: int, kv_heads: int, head_size: int, length: int, gpu: GPU
     return batch * kv_heads * length * 4 * head_size / read_rate(gpu) * 1e6
 
 
+def clustered(splits: int, gpu: GPU) -> bool:
+    """Whether the splits of a unit are a cluster of two blocks."""
+    return splits == 2 and tuple(map(int, gpu.compute_capability.split("."))) >= CLUSTERS_SINCE
+
+
 def bound_of(shape: Shape, *, batch: int, kv_heads: int, length: int, splits: int, gpu: GPU) -> str:
     """What most of the time is spent on: memory, a single SM's share, or launching and joining."""
     done = work(shape, batch=batch, kv_heads=kv_heads, length=length, splits=splits, gpu=gpu)
@@ -120,6 +128,8 @@ class Work:
     rows: Any
     waves: Any
     splits: Any
+    clustered: Any
+    """Whether the splits are a cluster of blocks."""
 
 
 def work(
@@ -132,7 +142,7 @@ def work(
     uneven = ceil(blocks / sms) * ceil(tiles / splits) * sms / (units * tiles) * shape.row_tiles
     waves = ceil(blocks / (sms * (per_sm or blocks_per_sm(shape, gpu))))
     nbytes = batch * kv_heads * tiles * KEYS * 4 * shape.head_size
-    return Work(nbytes, uneven, shape.unit_rows, waves, splits)
+    return Work(nbytes, uneven, shape.unit_rows, waves, splits, clustered(splits, gpu))
 
 
 def terms_us(done: Work, rate: float, figures: Figures = FIGURES) -> dict[str, Any]:
@@ -142,7 +152,8 @@ def terms_us(done: Work, rate: float, figures: Figures = FIGURES) -> dict[str, A
     """
     memory = done.nbytes / (figures.read_bytes_per_s * rate) * 1e6
     share = figures.sm_share + figures.sm_share_per_row * done.rows
-    joining = (figures.reduction_us + figures.split_us * done.splits) * (done.splits > 1)
+    apart = (figures.reduction_us + figures.split_us * done.splits) * (done.splits > 1)
+    joining = apart * (1 - done.clustered) + figures.cluster_us * done.clustered
     return {
         "launch": figures.launch_us,
         "memory": memory,

@@ -15,6 +15,8 @@ LOWEST, HIGHEST = -60.0, 40.0
 """Limits of x - phi: e^-60 and e^40 times the halves of 2^31 keys are normal float32 numbers."""
 VARIANTS = ("async", "sync")
 MOST_KEYS = 2**31 - 256
+MOST_BATCH, MOST_HEADS = 2**16 - 1, 2**13 - 1
+"""Sequences, and heads with up to eight tiles of rows each, are axes of the grid."""
 
 
 def check_shapes(
@@ -28,6 +30,11 @@ def check_shapes(
     if len(kv) != 4 or 0 in kv:
         raise ValueError(f"k_cache: expected {layout}, none of them 0; got shape {kv}")
     batch, tokens, heads, size = q
+    if batch > MOST_BATCH or kv[2] > MOST_HEADS:
+        raise ValueError(
+            f"q: expected at most {MOST_BATCH} sequences and {MOST_HEADS} key heads, got {batch} and {kv[2]}; "
+            "take them in parts"
+        )
     if not 1 <= tokens <= MOST_TOKENS:
         raise ValueError(f"q: expected 1 to {MOST_TOKENS} query tokens, got {tokens} (shape {q})")
     if size not in HEAD_SIZES:
@@ -56,6 +63,13 @@ def table_columns(table: Any) -> int:
     if len(shape) != 2:
         raise ValueError(f"block_table: expected [B, blocks], got shape {shape}")
     return int(shape[1])
+
+
+def check_splits(splits: Any) -> int | None:
+    """A split count, or None: to be chosen."""
+    if splits is not None and (isinstance(splits, bool) or int(splits) != splits or splits < 1):
+        raise ValueError(f"splits: expected a whole number of parts, at least one; got {splits!r}")
+    return None if splits is None else int(splits)
 
 
 def fit_strides(strides: tuple[int, ...], page: int) -> bool:

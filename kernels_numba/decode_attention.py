@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernels_numba import split_decode
 from kernels_numba.arrays import Adapter, adapter_of, check_place, half_dtype
@@ -31,6 +31,7 @@ from kernels_numba.attention_checks import (
     check_host_integers,
     check_scheme,
     check_shapes,
+    check_splits,
     fit_strides,
     positive,
     table_columns,
@@ -38,7 +39,7 @@ from kernels_numba.attention_checks import (
 from kernels_numba.device import Device, device
 from kernels_numba.fftconv import HostCopyWarning
 from kernels_numba.host_arrays import _aligned, _bits, _write
-from kernels_numba.splits import choose_splits
+from kernels_numba.splits import choose_splits, clustered
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import HALF_TYPES
 from kernels_numba.workspace import Workspaces
@@ -119,9 +120,10 @@ class DecodeAttention:
 
     The other settings are those of :func:`decode_attention`. A call checks its arrays, allocates the output
     unless ``out`` is given, and nothing else. On a GPU it runs on the caller's current stream and can be captured
-    in a CUDA graph, after one call outside, which compiles and allocates: with more than one split, partial results
-    take B Hkv splits rows (D' + 2) 4 bytes for each of four streams (D' is D rounded up to 64; see
-    `workspace_bytes`), allocated once and kept. A fifth stream costs four more of these; two streams never share one.
+    in a CUDA graph, after one call outside, which compiles and allocates: with more than two splits (more than one
+    below compute capability 9.0), partial results take B Hkv splits rows (D' + 2) 4 bytes for each of four streams (D'
+    is D rounded up to 64; see `workspace_bytes`), allocated once and kept. A fifth stream costs four more of these; two
+    streams never share one.
     """
 
     def __init__(
@@ -149,9 +151,7 @@ class DecodeAttention:
         self.room = self.cache_shape[1] * (blocks if blocks is not None else 1)
         self.scale = 1 / math.sqrt(size) if scale is None else positive(scale, "scale", signed=True)
         self.softcap = None if softcap is None else positive(softcap, "softcap")
-        if splits is not None and (isinstance(splits, bool) or int(splits) != splits or splits < 1):
-            raise ValueError(f"splits: expected a whole number of parts, at least one; got {splits!r}")
-        self.splits = None if splits is None else int(splits)
+        self.splits = check_splits(splits)
         self.group = heads // self.kv_heads
         self.chosen_splits: int | None = None  # by the last launch that was prepared
         _, keys, kv_heads, _ = self.cache_shape
@@ -296,16 +296,21 @@ class DecodeAttention:
         """Sequences times key heads times tiles of rows: what has a reduction of its own."""
         return self.shape[0] * self.kv_heads * spec.row_tiles
 
-    def splits_on(self, spec: Any, sm_count: int, blocks_per_sm: int) -> int:
-        """The split count for a GPU of so many SMs, each with room for so many blocks."""
+    def _grid(self, spec: Any, splits: int) -> tuple[int, int, int]:
+        tiles, batch = self.kv_heads * spec.row_tiles, self.shape[0]
+        return (splits, tiles, batch) if spec.cluster > 1 else (tiles, splits, batch)
+
+    def splits_on(self, spec: Any, where: Device, blocks_per_sm: int) -> int:
+        """The split count for a GPU with room for so many blocks on an SM."""
         if self.splits is not None:
             return self.splits
-        return choose_splits(self.units(spec), self.room, spec, sm_count, blocks_per_sm)
+        gpu = (where.sm_count or 1, blocks_per_sm, where.capability)
+        return choose_splits(self.units(spec), self.room, spec, *gpu)
 
     def workspace_bytes(self, spec: Any, splits: int) -> int:
         """Bytes of device memory that one stream's partial results take."""
         units = self.units(spec)
-        return 0 if splits == 1 else 4 * units * (splits * spec.record_words + 1)
+        return 0 if splits == spec.cluster else 4 * units * (splits * spec.record_words + 1)
 
     def _launch(
         self, key: tuple[int, int, int, tuple[int, ...]]
@@ -318,12 +323,17 @@ class DecodeAttention:
         index, length_bytes, entry_bytes, strides = key
         spec = self.spec(lengths=length_bytes > 0, where=device(index))
         loaded = launch.load(split_decode, spec, index)
-        splits = self.chosen_splits = self.splits_on(spec, device(index).sm_count or 1, loaded.blocks_per_sm)
-        units = self.units(spec)
-        spaces = Workspaces(index, units * splits * spec.record_words, units) if splits > 1 else None
+        splits = self.chosen_splits = self.splits_on(spec, device(index), loaded.blocks_per_sm)
+        if clustered(splits, device(index).capability):
+            spec = replace(spec, cluster=splits)
+            loaded = launch.load(split_decode, spec, index)
+        spaces = None
+        if splits > spec.cluster:
+            units = self.units(spec)
+            spaces = Workspaces(index, units * splits * spec.record_words, units)
         arguments = (*NAMES, *self._scalars(splits, strides, length_bytes // 4, entry_bytes // 4))
-        made = self._launches[key] = (loaded.launcher(units * splits, arguments, NAMES), spaces)
-        return made
+        self._launches[key] = (loaded.launcher(self._grid(spec, splits), arguments, NAMES), spaces)
+        return self._launches[key]
 
     def _scalars(
         self, splits: int, strides: tuple[int, ...], length_words: int, entry_words: int
@@ -392,20 +402,19 @@ class DecodeAttention:
         arrivals = np.zeros(units, np.int32)
         buffers = [
             Buffer("q", _bits(q)),
-            Buffer("k", _bits(_row_major(k_cache))),
-            Buffer("v", _bits(_row_major(v_cache))),
+            Buffer("k", _bits(np.ascontiguousarray(adapter_of(k_cache, "k_cache").host(k_cache)))),
+            Buffer("v", _bits(np.ascontiguousarray(adapter_of(v_cache, "v_cache").host(v_cache)))),
             Buffer("out", result),
             Buffer("lengths", nothing if lengths is None else lengths),
             Buffer("table", nothing if table is None else table.reshape(-1)),
             Buffer("partials", _aligned(poison).view(np.int32)),
             Buffer("arrivals", arrivals),
         ]
-        scalars = [
-            np.float32(x) if isinstance(x, float) else x
-            for x in self._scalars(splits, self._contiguous, 1, 1)
-        ]
-        words = spec.shared_bytes // 4
-        counters = machine.run(kernel, units * splits, spec.warps, words, [*buffers, *scalars])
+        scalars = self._scalars(splits, self._contiguous, 1, 1)
+        scalars = tuple(np.float32(x) if isinstance(x, float) else x for x in scalars)
+        grid, words = self._grid(spec, splits), spec.shared_bytes // 4
+        given = [*buffers, *scalars]
+        counters = machine.run(kernel, grid, spec.warps, words, given, cluster=spec.cluster)
         assert not arrivals.any()
         values = result.view(HALF_TYPES[spec.dtype]).reshape(self.shape)
         if out is None:
@@ -414,25 +423,8 @@ class DecodeAttention:
         return out, counters
 
 
-def _row_major(x: Any) -> NDArray:
-    return np.ascontiguousarray(adapter_of(x, "k_cache").host(x))
-
-
 @lru_cache(maxsize=64)
-def _prepared(
-    queries: tuple, caches: tuple, dtype: str, blocks: int | None, phi: Any, bounds: Any, *rest: Any
-) -> DecodeAttention:
+def _prepared(queries: tuple, caches: tuple, dtype: str, blocks: int | None, *scheme: Any) -> DecodeAttention:
     """The prepared attention of a shape and scheme, kept so that its workspace is."""
-    scale, softcap, splits, variant = rest
-    return DecodeAttention(
-        queries,
-        caches,
-        dtype,
-        blocks=blocks,
-        phi=phi,
-        bounds=bounds,
-        scale=scale,
-        softcap=softcap,
-        splits=splits,
-        variant=variant,
-    )
+    names = ("phi", "bounds", "scale", "softcap", "splits", "variant")
+    return DecodeAttention(queries, caches, dtype, blocks=blocks, **dict(zip(names, scheme, strict=True)))

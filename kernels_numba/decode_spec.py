@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.splits import CLUSTERS_SINCE
 from kernels_numba.tile.layout import WARP
 
 KEYS = 16
@@ -16,6 +17,8 @@ WEIGHT_STRIDE = 20
 MOST_ROWS = 16
 MOST_MULTIPLIED = 4
 """Rows up to which multiply-adds on values keep up with memory; from there on tensor cores take them."""
+MOST_CHAINED = 2
+"""Rows up to which a warp waits for a tile's logits more than it issues instructions, so that shorter sums pay."""
 RING_BYTES = 24 * 1024
 """Of keys and values that a warp keeps under way."""
 
@@ -26,6 +29,8 @@ class Spec:
 
     ``page``: keys of a page, 0 for a contiguous cache. ``lengths``: sequences have lengths of their own.
     ``products``: values are weighed on tensor cores, with weights rounded to TF32, instead of by multiply-adds.
+    ``cluster``: 2 if there are two splits, whose blocks are a cluster and write results to each other's shared memory.
+    ``chains``: a logit's products are added in so many sums that do not wait for each other.
     """
 
     head_size: int
@@ -37,8 +42,15 @@ class Spec:
     lengths: bool = False
     page: int = 0
     products: bool = False
+    cluster: int = 1
+    chains: int = 1
     warps: int = 4
     stages: int = 3
+
+    @property
+    def since(self) -> tuple[int, int]:
+        """The compute capability from which on GPUs have its instructions."""
+        return CLUSTERS_SINCE if self.cluster > 1 else (0, 0)
 
     @property
     def rows(self) -> int:
@@ -103,8 +115,14 @@ class Spec:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block; the last words tell its warps who came last."""
-        return 4 * (self.warps * self.warp_words + WARP)
+        """Shared memory of a block: its warps', to tell them who came last, and what blocks of a cluster write here."""
+        near = self.cluster * self.near_rows * (self.value_size + 4) if self.cluster > 1 else 0
+        return 4 * (self.warps * self.warp_words + WARP + near)
+
+    @property
+    def near_rows(self) -> int:
+        """Rows that a block of a cluster finishes, at most."""
+        return ceil(self.unit_rows / self.cluster)
 
     @property
     def record_words(self) -> int:
@@ -118,6 +136,10 @@ class Spec:
         parts += ["sync" if self.sync else "async"]
         parts += [word for word, on in (("capped", self.capped), ("lengths", self.lengths)) if on]
         parts += [f"page{self.page}"] if self.page else []
+        parts += (
+            [] if self.chains == (2 if self.unit_rows <= MOST_CHAINED else 1) else [f"chains{self.chains}"]
+        )
+        parts += [f"cluster{self.cluster}"] if self.cluster > 1 else []
         parts += [] if (self.warps, self.stages) == (4, 3) else [f"w{self.warps}x{self.stages}"]
         return "decode_attention_" + "_".join(parts)
 
@@ -139,6 +161,8 @@ def make_spec(
     spec = Spec(head_size, group, tokens, dtype, warps=warps, stages=depth, **settings)
     if "products" not in settings:
         spec = replace(spec, products=spec.unit_rows > MOST_MULTIPLIED)
+    if "chains" not in settings and spec.unit_rows <= MOST_CHAINED:
+        spec = replace(spec, chains=2)
     while spec.shared_bytes > shared_limit and spec.stages > 2:
         spec = replace(spec, stages=spec.stages - 1)
     return spec

@@ -161,10 +161,10 @@ def default_plan(n: int, dtype: str = "fp16", *, complex_data: bool = False) -> 
     return default_plans(dtype=dtype, complex_data=complex_data)[n]
 
 
-def runs_on(family: ModuleType, capability: tuple[int, int]) -> bool:
-    """Whether GPUs of a compute capability have a family's instructions."""
+def runs_on(family: ModuleType, capability: tuple[int, int], spec: Any = None) -> bool:
+    """Whether GPUs of a compute capability have a family's instructions, and those of a kernel of it."""
     needed = getattr(family, "CAPABILITY", None)
-    return needed is None or needed == capability
+    return (needed is None or needed == capability) and capability >= getattr(spec, "since", (0, 0))
 
 
 def _find(plan: Plan, dtype: str) -> ModuleType | None:

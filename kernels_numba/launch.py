@@ -137,7 +137,7 @@ class LoadedKernel:
 
     def launcher(
         self,
-        grid: int,
+        grid: int | tuple[int, int, int],
         arguments: Sequence[Any],
         pointers: Sequence[str] = POINTERS,
         *,
@@ -167,6 +167,7 @@ class LoadedKernel:
                 if argument.source in pointers:
                     maps.append((pointers.index(argument.source), slot))
                 kept.append(slot)
+        grid = (grid, 1, 1) if isinstance(grid, int) else grid
         start, success, no_context = self._starter(grid, ctypes.addressof(addresses), overlap=overlap)
         lock = threading.Lock()
 
@@ -193,7 +194,9 @@ class LoadedKernel:
         run.keep = kept  # type: ignore[attr-defined]  # what the driver reads must stay alive
         return run_there if where.count > 1 else run
 
-    def _starter(self, grid: int, parameters: int, *, overlap: bool) -> tuple[Callable[[int], Any], Any, Any]:
+    def _starter(
+        self, grid: tuple[int, int, int], parameters: int, *, overlap: bool
+    ) -> tuple[Callable[[int], Any], Any, Any]:
         """``start(stream_handle)``, which returns the driver's status, and the statuses of success and no context."""
         from cuda.bindings import driver
 
@@ -209,13 +212,13 @@ class LoadedKernel:
             stream = streams.get(handle)
             if stream is None:
                 stream = streams[handle] = driver.CUstream(handle)
-            return launch(function, grid, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
+            return launch(function, *grid, threads, 1, 1, shared_bytes, stream, parameters, 0)[0]
 
         def start_with(handle: int) -> Any:
             config = streams.get(handle)
             if config is None:
                 config = streams[handle] = driver.CUlaunchConfig()
-                config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+                config.gridDimX, config.gridDimY, config.gridDimZ = grid
                 config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
                 config.sharedMemBytes, config.hStream = shared_bytes, driver.CUstream(handle)
                 config.attrs, config.numAttrs = attributes, len(attributes)
@@ -237,10 +240,12 @@ class LoadedKernel:
         launch, launch_ex = driver.cuLaunchKernel, driver.cuLaunchKernelEx
         return (start_with if attributes else start), success, no_context
 
-    def describe(self, grid: int) -> str:
+    def describe(self, grid: tuple[int, int, int]) -> str:
         """What a failing launch says of itself."""
+        axes = 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1
+        blocks = " x ".join(map(str, grid[:axes]))
         return (
-            f"{self.spec.name} (grid {grid}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes "
+            f"{self.spec.name} (grid {blocks}, {32 * self.spec.warps} threads, {self.spec.shared_bytes} bytes "
             f"of shared memory of at most {self.device.shared_bytes_per_block} on {self.device.name})"
         )
 

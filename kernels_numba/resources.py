@@ -240,14 +240,14 @@ def _linear() -> Iterator[tuple[Any, Any]]:
 
 
 def attention_kernels() -> Iterator[tuple[Any, Any]]:
-    """Decode attention: both formats and schemes, each way to weigh values, the largest; and softmax."""
+    """Decode attention: both formats and schemes, each way to weigh values and to join splits, the largest; softmax."""
     from kernels_numba import line_softmax, split_decode
 
-    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16")
-    yield split_decode, split_decode.make_spec(128, 1, 1, "fp16", sync=True)
-    yield split_decode, split_decode.make_spec(128, 1, 1, "bf16", lengths=True)
-    yield split_decode, split_decode.make_spec(128, 4, 1, "fp16")
-    yield split_decode, split_decode.make_spec(128, 8, 1, "fp16")
+    make = split_decode.make_spec
+    yield from ((split_decode, make(128, group, 1, "fp16")) for group in (1, 4, 8))
+    yield from ((split_decode, make(128, group, 1, "fp16", cluster=2)) for group in (1, 16))
+    yield split_decode, make(128, 1, 1, "fp16", sync=True)
+    yield split_decode, make(128, 1, 1, "bf16", lengths=True)
     yield split_decode, split_decode.make_spec(64, 1, 8, "bf16", lengths=True, page=16, capped=True)
     yield split_decode, split_decode.make_spec(256, 16, 1, "fp16")
     yield line_softmax, line_softmax.Spec("fp16", 8, team=True, sync=False)
@@ -361,7 +361,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (family, spec, arch)
         for family, spec in kernels()
         for arch in archs
-        if runs_on(family, capability(arch)) and not (chosen.add and (spec.name, arch) in kept)
+        if runs_on(family, capability(arch), spec) and not (chosen.add and (spec.name, arch) in kept)
     ]
     started = time.perf_counter()
     for number, (family, spec, arch) in enumerate(todo, start=1):

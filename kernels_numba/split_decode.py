@@ -1,9 +1,9 @@
 """The decode-attention kernel: keys and values streamed once, by splits that need nothing of each other.
 
 A *unit* is a sequence, a key head and up to 16 rows (query heads of its group, times query tokens). Its keys are taken
-in tiles of 16 and dealt to ``splits`` blocks, and in a block to its warps in turn. A warp brings tiles to shared memory
-with asynchronous copies, several at a time and in a ring of its own, so the only barriers are at the end. With S the
-logits of a tile, x = scale S (soft-capped) and a shift m per row,
+in tiles of 16 and dealt in turn to the warps of ``splits`` blocks. A warp brings tiles to shared memory with
+asynchronous copies, several at a time and in a ring of its own, so the only barriers are at the end. With S the logits
+of a tile, x = scale S (soft-capped) and a shift m per row,
 
     weights  e^(x - m)          [16 keys, rows]     fp32
     l += sum of weights         o += weights^T V    both fp32, for the tile's halves V
@@ -16,7 +16,9 @@ leaves (a, b) in a tile, its warp goes on with the running maximum as m for this
 added, and with what was summed before as a part whose shift is phi. Nothing is read twice, and the other rows get the
 very bits they had. **sync**: m is the running maximum, for all rows.
 At the end partial results (m, l, o) of warps and splits are joined in a fixed order: added where their shifts
-agree, else scaled to the larger one first. The last block of a unit to arrive joins the splits, so there is one launch.
+agree, else scaled to the larger one first. There is one launch: the blocks of two splits are a cluster, each of which
+finishes every second row, with what both write to its shared memory; with more splits, or without clusters, blocks
+leave results in device memory, and the last one of a unit to arrive joins them.
 
 A weight that is not zero stays at least 2^-126, so that an infinite value keeps its part in the result.
 """
@@ -62,15 +64,20 @@ def build(tile: Any, spec: Spec) -> Any:
     lanes_per_row = padded // 8
     rows_per_copy = WARP // lanes_per_row
     copies = KEYS // rows_per_copy
-    careful_tiles = tokens > 1
+    careful_tiles, cluster = tokens > 1, spec.cluster
+    clustered = cluster > 1
+    lead = (stages - 1) * warps
     negative = float("-inf")
     at_most, at_total = spec.result_rows * size, spec.result_rows * (size + 1)
     by_products = spec.products
 
-    lane, warp, block, divide, small, int64 = (
+    # A cluster lies along the grid's first axis; otherwise blocks at once better have neighbouring heads.
+    block_of_heads, block_of_splits, block_of_batch = (
+        tile.block_along(axis) for axis in ((1, 0, 2) if clustered else (0, 1, 2))
+    )
+    lane, warp, divide, small, int64 = (
         tile.lane,
         tile.warp,
-        tile.block,
         tile.divide,
         tile.small,
         tile.int64,
@@ -92,7 +99,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tuple(n * 4 * chunks + 2 * k + r for k in range(k_tiles) for n in range(tiles) for r in range(2))
     )
     load_keys = tile.load_pieces(key_pieces(chunks, row_words), 4 * k_tiles)
-    product = tile.mma(1, tiles, k_tiles)
+    product = tile.mma(1, tiles, k_tiles, chains=spec.chains)
     logits, mask, mark = (
         tile.logits(tiles, capped=spec.capped),
         tile.mask(tiles, negative),
@@ -130,6 +137,16 @@ def build(tile: Any, spec: Spec) -> Any:
     get_numbers = tile.load_pieces(parts_of(numbers_of_part, warps, 2, warp_words), 2 * warps)
     get_records = tile.load_fresh_pieces(row, per, parts=warps, step=record_words)
     get_record_numbers = tile.load_fresh_pieces(numbers_of_part, 2, parts=warps, step=record_words)
+    # Rows that the blocks of a cluster write to the one that finishes them: those of the first, of the second, ...
+    greet, await_greetings, meet = tile.greet, tile.await_greetings, tile.meet
+    near_at, near_rows = shared_words + WARP, spec.near_rows
+    near_words, near_numbers = near_rows * (size + 4), near_at + near_rows * size
+    give_row, give_numbers = tile.store_neighbour_pieces(row), tile.put_neighbour_numbers(2)
+    get_near = tile.load_pieces(parts_of(row, cluster, per, near_words), cluster * per)
+    get_near_numbers = tile.load_pieces(parts_of(numbers_of_part, cluster, 2, near_words), 2 * cluster)
+    near_as_floats, near_numbers_as_floats = tile.as_floats(cluster * per), tile.as_floats(2 * cluster)
+    join_near_numbers, join_near = tile.join_numbers(cluster), tile.join_sums(cluster, per)
+    numbers_of_near = tile.select((cluster + 1, cluster + 2))
     rows_as_floats, numbers_as_floats = tile.as_floats(warps * per), tile.as_floats(2 * warps)
     join_numbers, join_sums = tile.join_numbers(warps), tile.join_sums(warps, per)
     numbers_of, total_at = tile.select((warps + 1, warps + 2)), tile.select((1,))
@@ -146,25 +163,22 @@ def build(tile: Any, spec: Spec) -> Any:
         heads, room, splits, sequence_stride, key_stride, head_stride, length_step, page_step, table_row, pages,
         phi, low, high, factor, cap,
     ):  # fmt: skip
+        if clustered:
+            greet()
         index = small(lane())
         w = small(warp())
         g = small(index >> 2)
         t = small(index & 3)
-        unit_of_block = small(block())
-        rest = small(divide(unit_of_block, row_tiles))
-        row_tile = small(unit_of_block - rest * row_tiles)
-        above = small(divide(rest, heads))
-        head = small(rest - above * heads)
-        b = small(divide(above, splits))
-        split = small(above - b * splits)
+        split = small(block_of_splits())
+        tile_of_head = small(block_of_heads())
+        b = small(block_of_batch())
+        head = small(divide(tile_of_head, row_tiles))
+        row_tile = small(tile_of_head - head * row_tiles)
         n = small(room)
         if lengthy:
             n = small(min(max(word(lengths, int64(b) * length_step), 0), room))
         count = small((n + 15) >> 4)
-        share = small(divide(count, splits))
-        more = small(count - share * splits)
-        first = small(split * share + min(split, more) + w)
-        last = small(split * share + min(split, more) + share + (split < more))
+        first = small(split * warps + w)
         mine = small(w * warp_words)
         weights_at = small(mine + ring_words)
 
@@ -192,9 +206,9 @@ def build(tile: Any, spec: Spec) -> Any:
         ahead = first
         fetch = small(0)
         while fetch < stages - 1:
-            if ahead < last:
-                key = small(16 * ahead + row)
+            if ahead < count:
                 to = small(2 * (mine + fetch * stage_words))
+                key = small(16 * ahead + row)
                 if page:
                     places = paged(key, end, table, table_at, page_step, pages)
                 else:
@@ -204,7 +218,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 copy(k0, k1, k0, k1, k, places, key_stride, column, key, end)
                 copy(to + v0, to + v1, to + v2, to + v3, v, places, key_stride, column, key, end)
             commit()
-            ahead = small(ahead + warps)
+            ahead = small(ahead + splits * warps)
             fetch = small(fetch + 1)
 
         # The unit's queries as B operand, and how many keys each of the lane's may see.
@@ -244,12 +258,12 @@ def build(tile: Any, spec: Spec) -> Any:
         sums = fill_sums(0.0)
         slot = small(0)
         now = first
-        while now < last:
-            ahead = small(now + (stages - 1) * warps)
+        while now < count:
+            ahead = small(now + splits * lead)
             fetch = small(slot - 1 if slot > 0 else stages - 1)
-            if ahead < last:
-                key = small(16 * ahead + row)
+            if ahead < count:
                 to = small(2 * (mine + fetch * stage_words))
+                key = small(16 * ahead + row)
                 if page:
                     places = paged(key, end, table, table_at, page_step, pages)
                 else:
@@ -295,7 +309,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 sums = weigh(sums, weights_at, values_at, index)
             warp_sync()
             slot = small(slot + 1 if slot + 1 < stages else 0)
-            now = small(now + warps)
+            now = small(now + splits * warps)
 
         if by_products:
             put_sums(mine + 2 * t * size + 8 * g, 0, 0, 0, sum_words(sums))
@@ -304,46 +318,71 @@ def build(tile: Any, spec: Spec) -> Any:
         put_rows(mine + at_most, spread(choose(chosen, most, shifts)))
         put_rows(mine + at_total, spread(sum_lanes(totals)))
         unit = small((b * heads + head) * row_tiles + row_tile)
-        place = small(row_tile * unit_rows)
         stage = small(0)
         barrier()
+        if clustered:
+            await_greetings()
         while stage < 2:
-            # First the parts of the block's warps; then, in the last block of the unit, those of its splits.
+            # First the parts of the block's warps; then those of the splits: in the last block of the unit, or of a
+            # cluster in each of its blocks for some rows.
             parts = small(warps if stage == 0 else splits)
             r = w
+            step = small(warps)
+            if clustered and stage == 1:
+                parts = small(1)
+                r = small(cluster * w + split)
+                step = small(cluster * warps)
             while r < unit_rows:
                 o = fill_row(0.0)
                 numbers = join(fill_one(phi), fill_one(0.0))
                 i = small(0)
                 while i < parts:
-                    if stage == 0:
-                        found = get_rows(r * size + 4 * index, r * size + 2 * index, 0, 0)
-                        theirs = get_numbers(at_most + r, at_total + r, 0, 0)
+                    if clustered and stage == 1:
+                        nth = small(divide(r, cluster))
+                        at_row = small(near_at + nth * size)
+                        found = get_near(at_row + 4 * index, at_row + 2 * index, 0, 0)
+                        theirs = get_near_numbers(near_numbers + nth, near_numbers + near_rows + nth, 0, 0)
+                        factors = join_near_numbers(numbers, near_numbers_as_floats(theirs))
+                        o = join_near(o, near_as_floats(found), factors)
+                        numbers = numbers_of_near(factors)
                     else:
-                        at = (int64(unit) * splits + i) * record_words
-                        found = get_records(partials, at + r * size, 4 * index, 2 * index, parts - i)
-                        theirs = get_record_numbers(
-                            partials, at + unit_rows * size, r, r + unit_rows, parts - i
-                        )
-                    factors = join_numbers(numbers, numbers_as_floats(theirs))
-                    o = join_sums(o, rows_as_floats(found), factors)
-                    numbers = numbers_of(factors)
+                        if stage == 0:
+                            found = get_rows(r * size + 4 * index, r * size + 2 * index, 0, 0)
+                            theirs = get_numbers(at_most + r, at_total + r, 0, 0)
+                        else:
+                            at = (int64(unit) * splits + i) * record_words
+                            live = parts - i
+                            found = get_records(partials, at + r * size, 4 * index, 2 * index, live)
+                            at = at + unit_rows * size
+                            theirs = get_record_numbers(partials, at, r, r + unit_rows, live)
+                        factors = join_numbers(numbers, numbers_as_floats(theirs))
+                        o = join_sums(o, rows_as_floats(found), factors)
+                        numbers = numbers_of(factors)
                     i = small(i + warps)
                 if splits == 1 or stage == 1:
-                    whole = small(place + r)
+                    whole = small(base + r)
                     if whole < rows:
                         token = small(divide(whole, group))
                         at = ((int64(b) * tokens + token) * heads + head) * group + (whole - token * group)
                         y = pack(quotient(o, first_of(total_at(numbers))))
                         put_out(out, at * d, d, 4 * index, 2 * index, 0, 0, y)
+                elif clustered:
+                    nth = small(divide(r, cluster))
+                    block = small(r - nth * cluster)
+                    at_row = small(near_at + split * near_words + nth * size)
+                    give_row(at_row + 4 * index, at_row + 2 * index, block, row_as_words(o))
+                    give_numbers(near_numbers + split * near_words + nth, near_rows, block, numbers)
                 else:
                     at = (int64(unit) * splits + split) * record_words
                     put_record(partials, at + r * size, 4 * index, 2 * index, row_as_words(o))
                     put_float(partials, at + unit_rows * size + r, first_of(numbers))
                     put_float(partials, at + unit_rows * (size + 1) + r, first_of(total_at(numbers)))
-                r = small(r + warps)
+                r = small(r + step)
             stage = small(stage + 1 if splits > 1 else 2)
-            if stage == 1:
+            if clustered:
+                if stage == 1:
+                    meet()
+            elif stage == 1:
                 fence()
                 barrier()
                 if w == 0:

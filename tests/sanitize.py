@@ -157,8 +157,8 @@ def _there(x: np.ndarray) -> object:
 
 
 def attend() -> None:
-    """Groups of one and of eight, one token and several, splits, and rows that fall back."""
-    for heads, tokens, splits, scale in ((4, 1, 3, 1.0), (32, 1, 2, 40.0), (8, 4, 1, 1.0)):
+    """Groups of one and of eight, one token and several, splits as a cluster and not, and rows that fall back."""
+    for heads, tokens, splits, scale in ((4, 1, 3, 1.0), (32, 1, 2, 40.0), (8, 4, 1, 1.0), (8, 3, 11, 1.0)):
         q = (scale * _random(2, tokens, heads, 64)).astype(np.float16)
         k, v = (_random(2, 203, 4, 64, seed=s).astype(np.float16) for s in (1, 2))
         y = kernels_numba.decode_attention(q, k, v, phi=0.0, bounds=(-10.0, 10.0), splits=splits)

@@ -18,11 +18,11 @@ from kernels_numba.decode_spec import make_spec
 from kernels_numba.splits import choose_splits, predicted_us
 
 
-def counted(case: Case, warps: int) -> dict[str, int]:
+def counted(case: Case, warps: int, cluster: int = 1) -> dict[str, int]:
     p = case.data()
     attend = DecodeAttention(p.q.shape, p.k.shape, case.dtype, splits=case.splits, **case.settings)
     lengths = [case.room] * case.batch if case.lengths else None
-    counters = attend.run_cpu(p.q, p.k, p.v, seqlens=lengths, warps=warps)[1]
+    counters = attend.run_cpu(p.q, p.k, p.v, seqlens=lengths, warps=warps, cluster=cluster)[1]
     found = dict(vars(counters))
     reads, writes = found.pop("global_read_bytes"), found.pop("global_written_bytes")
     found |= {f"read_{name}": count for name, count in reads.items()}
@@ -30,7 +30,7 @@ def counted(case: Case, warps: int) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def expected(case: Case, warps: int) -> dict[str, int]:
+def expected(case: Case, warps: int, cluster: int = 1) -> dict[str, int]:
     return attention_counts.totals(
         case.size,
         case.group,
@@ -42,6 +42,7 @@ def expected(case: Case, warps: int) -> dict[str, int]:
         warps=warps,
         capped=case.softcap is not None,
         lengths=case.lengths,
+        cluster=cluster,
     )
 
 
@@ -55,14 +56,15 @@ def expected(case: Case, warps: int) -> dict[str, int]:
     warps=st.integers(1, 4),
     softcap=st.sampled_from([None, 5.0]),
     lengths=st.booleans(),
+    cluster=st.sampled_from([1, 2]),
 )
-@example(tokens=1, group=1, size=128, room=60, splits=3, warps=4, softcap=None, lengths=False)
-@example(tokens=8, group=16, size=64, room=50, splits=2, warps=2, softcap=5.0, lengths=True)
-@example(tokens=3, group=2, size=192, room=33, splits=1, warps=3, softcap=None, lengths=False)
-@example(tokens=1, group=1, size=128, room=200, splits=1, warps=1, softcap=None, lengths=False)
-def test_counts_equal_the_counters(warps: int, **shape: Any) -> None:
-    case = Case(batch=1, kv=1, kind="narrow", **shape)
-    assert counted(case, warps) == expected(case, warps)
+@example(tokens=1, group=1, size=128, room=60, splits=3, warps=4, softcap=None, lengths=False, cluster=2)
+@example(tokens=8, group=16, size=64, room=50, splits=2, warps=2, softcap=5.0, lengths=True, cluster=1)
+@example(tokens=3, group=2, size=192, room=33, splits=1, warps=3, softcap=None, lengths=False, cluster=1)
+@example(tokens=1, group=1, size=128, room=200, splits=1, warps=1, softcap=None, lengths=False, cluster=1)
+def test_counts_equal_the_counters(warps: int, cluster: int, **shape: Any) -> None:
+    case = Case(batch=1, kv=1, kind="narrow", **(shape | {"splits": cluster} if cluster > 1 else shape))
+    assert counted(case, warps, cluster) == expected(case, warps, cluster)
 
 
 def test_several_sequences_and_heads() -> None:

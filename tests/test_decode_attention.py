@@ -28,9 +28,10 @@ def prepared(case: Case, p: Problem, **other: Any) -> DecodeAttention:
 
 def attend(case: Case, p: Problem, **other: Any) -> NDArray:
     """The kernel on the CPU body; its output is poisoned before."""
-    warps = other.pop("warps", 4)
+    how = {"warps": 4, "cluster": 1}
+    how = {name: other.pop(name, value) for name, value in how.items()}
     y, _ = prepared(case, p, **other).run_cpu(
-        p.q, p.k, p.v, seqlens=p.seqlens, block_table=p.block_table, warps=warps
+        p.q, p.k, p.v, seqlens=p.seqlens, block_table=p.block_table, **how
     )
     return y
 
@@ -102,6 +103,16 @@ def test_any_split_equals_the_whole(case: Case, others: tuple[int, int]) -> None
     y, z = attend(case._replace(splits=1), p), attend(case._replace(splits=splits), p, warps=warps)
     assert apart(case, p, y, z) <= 2
     assert same(z, attend(case._replace(splits=splits), p, warps=warps))
+
+
+@few
+@given(cases(room=90, tokens=4), st.just(2))
+@example(Case(kind="outlier", room=150, group=6, tokens=5, bounds=(-3.0, 3.0)), 4)
+@example(Case(room=1), 2)
+def test_splits_as_a_cluster_give_the_same_bits(case: Case, cluster: int) -> None:
+    case = case._replace(splits=cluster)
+    p = case.data()
+    assert same(attend(case, p, cluster=cluster), attend(case, p))
 
 
 @few
@@ -392,6 +403,15 @@ def refused(error: type[Exception], match: str, **changes: Any) -> None:
 @pytest.mark.skipif(kernels_numba.device().is_gpu, reason="the same checks run there on GPU arrays")
 def test_refusals(error: type[Exception], match: str, changes: dict[str, Any]) -> None:
     refused(error, match, **changes)
+
+
+def test_what_does_not_fit_into_a_grid_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^q: expected at most 65535 sequences and 8191 key heads, got 65536"
+    ):
+        DecodeAttention((2**16, 1, 1, 64), (2**16, 1, 1, 64), variant="sync")
+    with pytest.raises(ValueError, match=r"^q: expected at most .* got 1 and 8192"):
+        DecodeAttention((1, 1, 2**13, 64), (1, 1, 2**13, 64), variant="sync")
 
 
 # ---- the check itself ------------------------------------------------------------------------------------------

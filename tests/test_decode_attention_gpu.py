@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from attentions import GROUPS, KINDS, RANGES, Case, Problem, cases
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import kernels_numba
@@ -169,6 +170,19 @@ def test_runs_are_repeatable(torch: Any) -> None:
     attend = prepared(case, p)
     first = run(attend, p)
     assert all(same(run(attend, p), first) for _ in range(20))
+
+
+@settings(max_examples=15)
+@given(cases(room=300), st.just(2))
+@example(Case(kind="outlier", room=900, group=6, size=128, bounds=(-3.0, 3.0)), 4)
+def test_splits_as_a_cluster_give_the_same_bits(case: Case, cluster: int) -> None:
+    """As by way of device memory, which other numbers of splits and GPUs without clusters take."""
+    case = case._replace(splits=cluster)
+    p = case.data()
+    y = run(prepared(case, p), p)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernels_numba.splits.CLUSTERS_SINCE", (99, 0))
+        assert same(run(prepared(case, p), p), y)
 
 
 @pytest.mark.parametrize("model", RANGES)

@@ -39,7 +39,7 @@ FULLEST = fullest("sm_90")
 
 def is_checked(family: Any, spec: Any, arch: str) -> bool:
     """Whether a kernel is compiled here for an architecture."""
-    if not runs_on(family, resources.capability(arch)):
+    if not runs_on(family, resources.capability(arch), spec):
         return False
     return spec.name in FULLEST if arch == "sm_90" else spec in ELSEWHERE
 
@@ -127,7 +127,7 @@ def test_the_table_is_complete() -> None:
         (spec.name, arch)
         for family, spec in KERNELS
         for arch in resources.ARCHITECTURES
-        if runs_on(family, resources.capability(arch))
+        if runs_on(family, resources.capability(arch), spec)
     }
     assert set(resources.committed()) == wanted, resources.REGENERATE
     with resources.TABLE.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""Blocks that write to each other's shared memory, and grids of three axes, on the CPU body; what the machine refuses."""
+"""Blocks that write to each other's shared memory, and grids of three axes, on the CPU body; what is refused."""
 
 import re
 from collections.abc import Callable

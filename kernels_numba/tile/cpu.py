@@ -141,12 +141,13 @@ class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarp
     def _count_mma(self, row_tiles: int, column_tiles: int, k_tiles: int) -> None:
         self.machine.counters.mma_m16n8k16 += row_tiles * column_tiles * k_tiles
 
-    def mma(self, row_tiles: int, column_tiles: int, k_tiles: int) -> Callable:
-        """Real product of an A and a B operand."""
+    def mma(self, row_tiles: int, column_tiles: int, k_tiles: int, *, chains: int = 1) -> Callable:
+        """Real product of an A and a B operand, in several sums."""
         shape_a, shape_b = (16 * row_tiles, 16 * k_tiles), (16 * k_tiles, 8 * column_tiles)
 
         def product(a: Fragment, b: Fragment) -> Fragment:
             self._count_mma(row_tiles, column_tiles, k_tiles)
+            self.machine.counters.fp32_flops += (chains - 1) * 4 * row_tiles * column_tiles * WARP
             left = self._matrix(a, a_index(row_tiles, k_tiles), shape_a)
             right = self._matrix(b, b_index(k_tiles, column_tiles), shape_b)
             with np.errstate(invalid="ignore", over="ignore"):

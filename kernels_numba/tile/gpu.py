@@ -252,8 +252,11 @@ class GpuTile(
 
         return product
 
-    def mma(self, row_tiles: int, column_tiles: int, k_tiles: int) -> Any:
-        """Real product: ``op(a, b)`` of an A and a B operand; float32 accumulators by row group."""
+    def mma(self, row_tiles: int, column_tiles: int, k_tiles: int, *, chains: int = 1) -> Any:
+        """Real product: ``op(a, b)`` of an A and a B operand; float32 accumulators by row group.
+
+        ``chains``: as many sums that do not wait for each other, added at the end.
+        """
         count = 4 * row_tiles * column_tiles
 
         @intrinsic
@@ -263,7 +266,22 @@ class GpuTile(
             def codegen(context, builder, signature, args):
                 left = unpack(builder, args[0], row_tiles * k_tiles * 4)
                 right = unpack(builder, args[1], k_tiles * column_tiles * 2)
-                c = self._real_product(builder, left, right, (row_tiles, column_tiles, k_tiles))
+                c: list = []
+                for first in range(chains):
+                    steps = range(first, k_tiles, chains)
+                    some_left = [
+                        left[(m * k_tiles + k) * 4 + r]
+                        for m in range(row_tiles)
+                        for k in steps
+                        for r in range(4)
+                    ]
+                    some_right = [
+                        right[k * column_tiles * 2 + r] for k in steps for r in range(column_tiles * 2)
+                    ]
+                    part = self._real_product(
+                        builder, some_left, some_right, (row_tiles, column_tiles, len(steps))
+                    )
+                    c = part if not c else [builder.fadd(x, y) for x, y in zip(c, part, strict=True)]
                 return pack_tuple(context, builder, signature.return_type, c)
 
             return result(a, b), codegen
