@@ -179,7 +179,7 @@ def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
     work = counts_of(row, plan, gpu)
     known = timing.inputs_of(gpu)
     if row.case_values["variant"] == FILTER:
-        known = filter_time.inputs_of(work, known)
+        known = filter_time.inputs_of(known)
     time, low, high = timing.time_with_interval(work, gpu, known)
     return Pair(row, plan, time * 1e6, low * 1e6, high * 1e6, timing.bound(timing.terms(work, gpu, known)))
 

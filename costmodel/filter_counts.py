@@ -175,36 +175,28 @@ def passes(
     n: int, rows: int, *, taps: int, taps_bytes: int, positions: int, size: int
 ) -> list[dict[str, Any]]:
     """The counts of every launch that transforms N points through device memory, of circular filters."""
-    from kernels_numba.filter_passes import MOST_PIECES
-    from kernels_numba.filter_transform import RADICES, factors_of, in_blocks, largest_radix
+    from kernels_numba.filter_transform import jobs
 
     found = []
     points = step = n // 2
-    radices = factors_of(points, largest_radix("fp32" if size == 8 else "fp16"))
-    by_blocks = size == 4 and len(radices) > 1 and in_blocks(points, radices[-1])
-    for i, radix in enumerate(radices):
-        step //= radix
-        lanes = _lanes(rows * (points // radix))
-        if i == 0:
+    for job in jobs(n, rows, "fp32", taps, "fp32" if size == 8 else "fp16", positions, 1, (0.0, 0.0)):
+        kind, radix, lanes = job.spec.kind, job.spec.radix, THREADS * job.grid
+        step //= radix or 1
+        if kind in ("first", "sums"):
             used = min(taps, n)
             again = -(-used // (2 * step)) + -(-(used - 1) // (2 * step))
-            known: dict[str, Any] = {"used": used, "again": again, "taps_bytes": taps_bytes}
-            if radix in RADICES:
-                found.append(first(radix, rows, points, lanes, size=size, **known))
-            else:
-                found.append(sums(radix, rows, points, _lanes(rows * points), size=size, **known))
-        elif by_blocks and step == 1:
-            found.append(end(radix, rows, points))
+            counted = (first if kind == "first" else sums)(
+                radix, rows, points, lanes, used=used, again=again, taps_bytes=taps_bytes, size=size
+            )
+        elif kind == "next":
+            counted = later(radix, rows, points, lanes, size=size)
+        elif kind == "end":
+            counted = end(radix, rows, points)
+        elif kind == "peak":
+            counted = peak(rows, points, job.scalars[1])
+        elif kind == "scale":
+            counted = scale(rows, job.scalars[0])
         else:
-            found.append(later(radix, rows, points, lanes, size=size))
-    if by_blocks:
-        found.append(scale(rows, points // (radices[-1] * THREADS)))
-    elif size == 4:
-        turn = PEAK_LANES * AT_ONCE
-        pieces = -(-points // (turn * -(-points // (turn * MOST_PIECES))))
-        found += [peak(rows, points, pieces), scale(rows, pieces)]
-    return [*found, last(rows, positions, _lanes(-(-rows // AT_ONCE) * (positions // 2)), size=size)]
-
-
-def _lanes(count: int) -> int:
-    return -(-count // THREADS) * THREADS
+            counted = last(rows, positions, lanes, size=size)
+        found.append(counted)
+    return found

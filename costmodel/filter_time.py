@@ -3,7 +3,8 @@
 In one launch everything is as in an fp32 convolution, but that tables come from L2 for every filter. In passes the
 points of some filters stay in L2 from one launch to the next where it holds them: then only taps and spectra cross
 device memory. Two things were found on an H200: the start of such a launch, which has no tables to bring first and no
-persistent blocks, and what of L2's rate passes reach, whose lanes hold all points of a butterfly and wait for them.
+persistent blocks, and how much more crosses L2 than is asked for where lanes side by side ask for points that are far
+apart, as sectors of 32 bytes: where fp64 points are gathered, and in a last pass over neighbours.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class Figures:
 
     start_us: float
     """Of a launch."""
-    passes_l2: float
-    """Of the rate that L2 delivers to convolutions, in passes."""
+    scattered: float
+    """Bytes that cross L2 for a byte of points far apart."""
 
 
-FILTER = Figures(2.7, 0.6)
+FILTER = Figures(2.7, 2.2)
 
 
 def counts_of(n: int, rows: int, dtype: str, gpu: GPU) -> Counts:
@@ -79,11 +80,13 @@ def _in_passes(n: int, rows: int, dtype: str, l2_bytes: float) -> Counts:
         made = filter_counts.passes(n, now, taps=n, taps_bytes=TAPS_BYTES, positions=n, size=size)
         for job, found in zip(jobs(n, now, "fp32", n, dtype, n, 1, (0.0, 0.0)), made, strict=True):
             spec, radix, doubles = job.spec, job.spec.radix, 0
+            neighbours = spec.kind == "next" and job.scalars[1] == 1
             if radix:
                 doubles = (transform_flops(radix, radix, radix) + 6 * radix) * (now * n // 2 // radix)
             elif spec.kind == "last":
                 doubles = 36 * 4 * (-(-now // AT_ONCE) * n // 2)
-            points = found.get("read_points", 0)
+            # Each point crosses device memory once, however often lanes that are near each other read it.
+            points = size * now * n if "read_points" in found else 0
             stages.append(
                 _launch(
                     found | ({"fp32_flops": DOUBLE * doubles} if size == 8 else {}),
@@ -94,6 +97,7 @@ def _in_passes(n: int, rows: int, dtype: str, l2_bytes: float) -> Counts:
                     registers=min(MOST_REGISTERS, REGISTERS[spec.kind] * size // 4),
                     workers=spec.warps,
                     read=found.get("read_taps", 0) + (0 if stays else points),
+                    l2_share=FILTER.scattered if neighbours or (spec.kind == "last" and spec.double) else 1.0,
                     written=found.get("written_spectrum", 0)
                     + found.get("written_scales", 0)
                     + (0 if stays else found.get("written_points", 0)),
@@ -113,6 +117,7 @@ def _launch(
     workers: int,
     read: float,
     written: float,
+    l2_share: float = 1.0,
 ) -> Counts:
     moved = sum(v for key, v in found.items() if key.startswith(("read_", "written_")))
     shared = found.get("shared_read_bytes", 0) + found.get("shared_written_bytes", 0)
@@ -124,7 +129,7 @@ def _launch(
         half_flops=0,
         fp32_flops=flops,
         shared_bytes=shared,
-        l2_bytes=moved,
+        l2_bytes=moved * l2_share,
         # A lane reaches 8 bytes at once.
         warp_instructions=instructions(
             products=0, fp32_flops=flops, half_flops=0, words=0, accesses=(moved + shared) / 256
@@ -156,12 +161,6 @@ def _together(stages: list[Counts]) -> Counts:
     )
 
 
-def inputs_of(counts: Counts, inputs: timing.Inputs, figures: Figures = FILTER) -> timing.Inputs:
+def inputs_of(inputs: timing.Inputs, figures: Figures = FILTER) -> timing.Inputs:
     """What a filter's prediction rests on: those of a convolution, with this module's figures."""
-    share = figures.passes_l2 if counts.stages else 1.0
-    l2 = inputs["l2_fraction"]
-    return {
-        **inputs,
-        "launch_us": replace(inputs["launch_us"], value=figures.start_us),
-        "l2_fraction": replace(l2, value=l2.value * share),
-    }
+    return {**inputs, "launch_us": replace(inputs["launch_us"], value=figures.start_us)}
