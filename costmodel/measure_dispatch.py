@@ -27,7 +27,7 @@ from costmodel.measurements import Row
 from costmodel.models import models
 
 MOST = 512
-BETWEEN, MODEL = (5, 20, 40, 80, 112, 320), "llama2-7b"
+BETWEEN, MODEL = (5, 20, 40, 80, 112, 448), "llama2-7b"
 PROVIDER = "dispatch"
 
 

@@ -33,10 +33,12 @@ from costmodel.linear_points import (
 from costmodel.measurements import Row
 from costmodel.models import model
 
-SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 1024, 2048)
+SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 QUICK_SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 REPLAYS, LEAST_US = 7, 1000.0
 """Of one candidate: replays, and how long each lasts at least. Hundreds of candidates take a minute."""
+FEWEST_ON_GROUPS = 3
+"""Rows of x from which on products on warpgroups are timed: of fewer the vector product is ahead."""
 GROUP_CANDIDATES, GROUP_CANDIDATES_OF_MANY = 3, 3
 """Settings of each product on warpgroups that are timed, the best by their rough times: for few rows, for many."""
 
@@ -63,7 +65,7 @@ def candidates(m: int, n: int, k: int, sm_count: int) -> list[Any]:
         for row_tiles, steps, stages, warps in tiles if m <= 32 else ():
             settings = {"row_tiles": row_tiles, "steps": steps, "stages": stages, "warps": warps}
             found.append(Choice.of("flat", **{**base.options, **settings}))
-    if m >= 12 and on_groups:
+    if m >= FEWEST_ON_GROUPS and on_groups:
         ranked = sorted(group_candidates(m, n, k, sm_count, limit), key=lambda pair: (pair[0], str(pair[1])))
         for streamed in (0, 1):
             family = [choice for _, choice in ranked if choice.options.get("stream", 0) == streamed]

@@ -145,7 +145,9 @@ def regrets() -> list[str]:
                 worst = max((d for d in comparison.decisions if d.kind == kind), key=lambda d: d.regret)
                 what = f"{worst.regret:.3f}, {worst.case.replace(';', ' ')}: {worst.chosen}, not {worst.best}"
                 what = what if worst.regret > 1 else "1.000"
-                lines.append(f"| `{name}` | `{kind}` | {found['cases']} | {found['regret_p95']:.3f} | {what} |")
+                lines.append(
+                    f"| `{name}` | `{kind}` | {found['cases']} | {found['regret_p95']:.3f} | {what} |"
+                )
     return lines
 
 

@@ -14,9 +14,7 @@ from kernels_numba.device import Device
 
 ROOT = Path(__file__).parent.parent
 COMMITTED = counters.read("h200-sxm")
-NOT_YET = {"fused_any"}
-"""Families with a case that was not run yet."""
-CASES = [(c, family) for c in cases() for family in c.families if not NOT_YET & set(c.families)]
+CASES = [(c, family) for c in cases() for family in c.families]
 
 
 def test_every_kernel_family_was_measured() -> None:
