@@ -16,6 +16,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from costmodel import local_memory
 from costmodel.counts import GATED, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
@@ -138,6 +139,18 @@ def totals(
     }
 
 
+def _alike(spec: Any) -> list[str]:
+    """A kernel whose stack stands for this one's: with the same last factor, whose products hold the most registers.
+
+    With half-length packing these go through shared memory, and only the largest factor needs more than there are.
+    """
+    last = spec.factors[-1]
+    alike = Plan(16 * last, (16, last))
+    if spec.packing == "half":
+        alike = Plan(2 * 256 * last, (16, 16, last), packing="half")
+    return [_kernel().make_spec(alike, "fp16").name]
+
+
 def kernel_counts(
     plan: Plan, batch: int, channels: int, *, variant: str, capacity_bytes: float
 ) -> Counts | None:
@@ -167,12 +180,21 @@ def kernel_counts(
         postgate=gated,
     )
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
-    # All of it takes the way of shared memory. A block's warps read a factor that is not there at about the same time,
-    # so that it comes from L2 once for an item, and else from the first-level cache.
+    # All of it takes the way of shared memory, what comes from L2 once more, when it is put into the first-level cache.
+    # From L2 come twiddles that each point has its own of, and factors that are not in shared memory, if that cache is
+    # too small for either. The warps of an SM read a factor at about the same time: it comes once for them all.
     tables = found["read_spectrum"] + found["read_tables"]
-    once = items * sum(4 * spec.matrices[f] for f in spec.cached)
-    beyond = sequences + found["written_y"] + tables + min(found["read_constants"], once)
-    cached = tables + found["read_constants"]
+    of_sm = capacity_bytes + local_memory.RESERVED_BYTES
+    resident = int(of_sm // (spec.shared_bytes + local_memory.RESERVED_BYTES))
+    resident = max(1, min(kernel.min_blocks(spec), resident))
+    own = 4 * (8 * tiles(plan.factors[0]) * points // plan.factors[0] + (order - 2) * points)
+    left = local_memory.cache_bytes(of_sm, spec.shared_bytes, resident)
+    fetched = sequences + found["read_spectrum"] + (items * own if own > left else 0)
+    if sum(4 * spec.matrices[f] for f in spec.cached) > left:
+        fetched += found["read_constants"] / (spec.warps * resident)
+    beyond = fetched + found["written_y"]
+    cached = tables + found["read_constants"] + fetched
+    stack = local_memory.stack_bytes(spec.name, *_alike(spec))
     row = points // plan.factors[0]
     arrays = 2 if gated else 1
     # Samples go by 4 bytes a lane (8 where both are of one sequence), points of strips by 8, all else by 16.
@@ -212,5 +234,7 @@ def kernel_counts(
         barriers_per_transform=2.0 * (order - 1),
         exact=True,
         in_step=True,
+        stack_bytes_per_thread=stack,
+        local_bytes=32 * stack * items * kernel.strips(spec)[-1],
         source=f"kernel_counts: any factors, order {order}, {plan.packing}",
     )

@@ -85,6 +85,10 @@ class Counts:
     """The only compute capability that has the kernel's instructions; empty: all have."""
     stages: tuple[Counts, ...] = ()
     """Kernels that run one after the other, if there are several; the figures above are then of all together."""
+    stack_bytes_per_thread: int = 0
+    """What does not fit into registers, and is kept in local memory (`local_memory`),"""
+    local_bytes: float = 0.0
+    """and what is written there, all in all, and read again."""
     arithmetic: str = "half"
     """``"half"``: products on tensor cores. ``"fp32"``: an FFT on CUDA cores, whose flops are its instructions."""
 

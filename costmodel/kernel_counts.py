@@ -22,6 +22,7 @@ from costmodel import (
     deep_counts,
     float_counts,
     group_counts,
+    local_memory,
     long_counts,
     long_float_counts,
     rounds_counts,
@@ -276,6 +277,16 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
     )
 
 
+def _block_names(plan: Plan, gated: bool, capacity_bytes: float) -> list[str]:
+    """The kernel's name in the table of resources, and that of a plain pair of its factors, which is alike."""
+    from kernels_numba import block_spec, fused_block
+
+    room = int(min(capacity_bytes, block_spec.LARGEST_SHARED_BYTES))
+    own = fused_block.make_spec(plan, "fp16", pregate=gated, postgate=gated, shared_limit=room)
+    alike = fused_block.make_spec(Plan(plan.points, plan.factors), "fp16")
+    return [own.name, alike.name]
+
+
 def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
     n, factors, half = plan.points, plan.factors, plan.packing == "half"
     n1, n2, n3 = factors
@@ -319,6 +330,7 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
     ):  # rows of 16 bytes; a second spectrum; mirrors' offsets, and 12 Q bytes by single words, not four
         accesses += (4 * n - 4 * q - staged) / 512 + 12 * q / 128
     constants = 4 * block_counts.factor_words(n1, n2, n3, rows_in, fold=fold)
+    stack = local_memory.stack_bytes(*_block_names(plan, gated, capacity_bytes))
     room = REGISTERS_PER_SM // (32 * shape.warps * shape.blocks_per_sm) // 8 * 8
     if not gated:
         room = min(room, FEWER_REGISTERS.get((n1, n2, n3), room))
@@ -346,6 +358,8 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         workers_per_block=1,
         fill_bytes_per_block=constants + (8 * n if shape.tables_shared else 0),
         barriers_per_transform=3.0,
+        stack_bytes_per_thread=stack,
+        local_bytes=stack * items * q // (fold * block_counts.STRIP) * 32,
         exact=True,
         source=f"kernel_counts: fused order 3, {plan.packing}",
     )

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, exp, log, sqrt
 
-from costmodel import sensitivity, units
+from costmodel import local_memory, sensitivity, units
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, Measured
 
@@ -139,6 +139,14 @@ def _fill_bytes(counts: Counts, gpu: GPU) -> float:
     return min(counts.blocks, slots) * counts.fill_bytes_per_block
 
 
+def work(counts: Counts, gpu: GPU) -> tuple[float, float, float]:
+    """Bytes of device memory, of shared memory and the first-level cache, and of L2, with those of local memory."""
+    own = (counts.device_bytes, counts.shared_bytes, counts.l2_bytes)
+    spilled = local_memory.traffic(counts, gpu, resident_blocks(counts, gpu))
+    memory, shared, l2 = (a + b for a, b in zip(own, spilled, strict=True))
+    return memory, shared, l2
+
+
 def onchip_factors(counts: Counts) -> tuple[str, str]:
     """The names of W_half and of the issue slots' share, which differ between tensor-core kernels and fp32 ones."""
     prefix = "fp32_" if counts.arithmetic == "fp32" else ""
@@ -158,16 +166,17 @@ def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
     reach = min(1.0, counts.blocks / sm_count)
     half, issue = (v[key] for key in onchip_factors(counts))
     onchip = busy * warps / (warps + half)
+    memory, shared, l2 = work(counts, gpu)
     products = busy if counts.waits else onchip
     fill = _fill_bytes(counts, gpu)
     # An addition is one flop where the data sheet counts two; elsewhere an instruction is one issue slot.
     issued = (counts.warp_instructions - counts.fp32_flops / 32) / v["issue_rate"]
     issued += 2 * counts.fp32_flops / v["fp32_rate"]
     return {
-        "memory": counts.device_bytes / (v["memory_rate"] * v["memory_fraction"] * reach),
+        "memory": memory / (v["memory_rate"] * v["memory_fraction"] * reach),
         "tensor": counts.mma_flops / (v["tensor_rate"] * v["tensor_fraction"] * products),
-        "shared": (counts.shared_bytes + fill) / (v["shared_rate"] * v["shared_fraction"] * onchip),
-        "l2": (counts.l2_bytes + fill) / (v["l2_rate"] * v["l2_fraction"] * onchip),
+        "shared": (shared + fill) / (v["shared_rate"] * v["shared_fraction"] * onchip),
+        "l2": (l2 + fill) / (v["l2_rate"] * v["l2_fraction"] * onchip),
         "issue": issued / (issue * onchip),
         "launch": counts.launches * v["launch_us"] * 1e-6,
     }
@@ -235,12 +244,7 @@ def _us(seconds: float) -> str:
     return units.microseconds(seconds * 1e6)
 
 
-_WORK = {
-    "memory": ("device_bytes", "B", "memory"),
-    "tensor": ("mma_flops", "flop", "tensor"),
-    "shared": ("shared_bytes", "B", "shared"),
-    "l2": ("l2_bytes", "B", "l2"),
-}
+_UNITS = {"memory": "B", "tensor": "flop", "shared": "B", "l2": "B"}
 
 
 def _share(key: str, counts: Counts, gpu: GPU, reached: float, busy: float) -> str:
@@ -280,12 +284,18 @@ def explain(counts: Counts, gpu: GPU) -> str:
         f"  {warps:.3g} warps per SM reach {warps:.3g} / ({warps:.3g} + {half:.3g}) = {reached:.0%} of "
         "the rates on chip",
     ]
-    for key, (work, unit, name) in _WORK.items():
-        r, f = known[f"{name}_rate"], known[f"{name}_fraction"]
-        part = _share(key, counts, gpu, reached, busy)
-        filled = fill if key in ("shared", "l2") else 0
+    memory, shared, l2 = work(counts, gpu)
+    amounts = {"memory": memory, "tensor": counts.mma_flops, "shared": shared + fill, "l2": l2 + fill}
+    if counts.stack_bytes_per_thread:
         lines.append(
-            f"  {key:<7} {getattr(counts, work) + filled:.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g}{part})"
+            f"  {counts.stack_bytes_per_thread} B of a thread do not fit into registers: {counts.local_bytes:.3g} B "
+            f"written to local memory and read, {memory - counts.device_bytes:.3g} B of it cross device memory"
+        )
+    for key, unit in _UNITS.items():
+        r, f = known[f"{key}_rate"], known[f"{key}_fraction"]
+        part = _share(key, counts, gpu, reached, busy)
+        lines.append(
+            f"  {key:<7} {amounts[key]:.4g} {unit} / ({r.value:.4g} {unit}/s x {f.value:.3g}{part})"
             f" = {_us(parts[key])}  [{r.origin}]"
         )
     additions = counts.fp32_flops / 32

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from kernels_numba import fused_rounds
+from kernels_numba.any_spec import LARGEST_LAST
 from kernels_numba.families import default_plans, family_of
 from monarch import Plan
 
@@ -15,8 +16,12 @@ from monarch import Plan
 def any_kernels() -> Iterator[tuple[Any, Any]]:
     """Any factors: orders 2 and 3, each packing, factors read through the caches, gates, and both formats.
 
-    A first factor that is no multiple of 8, and the largest.
+    A first factor that is no multiple of 8, and the largest; every last factor above 32.
     """
+    for last in range(
+        48, LARGEST_LAST + 1, 16
+    ):  # the larger the last factor, the more does not fit into registers
+        yield _kernel(Plan(16 * last, (16, last)), "fp16")
     for factors, packing, dtype in (
         ((17, 16, 16), "pair", "fp16"),
         ((432, 16), "pair", "fp16"),
@@ -25,6 +30,7 @@ def any_kernels() -> Iterator[tuple[Any, Any]]:
         ((48, 48, 16), "pair", "bf16"),
         ((48, 48), "half", "fp16"),
         ((112, 16, 16), "half", "fp16"),
+        ((16, 16, 128), "half", "fp16"),
     ):
         plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
         yield _kernel(plan, dtype)
