@@ -34,7 +34,7 @@ from kernels_numba.linear_settings import flat_tile
 
 VECTOR_START_S, FLAT_START_S, FULL_START_S = 1.8e-6, 3.3e-6, 3.5e-6
 """t_v, t_f, t_u: seconds that a vector, flat and full product takes beside its work,"""
-GROUP_START_S = 1.9e-6
+GROUP_START_S = 1.6e-6
 """and t_u on warpgroups."""
 WEIGHT_INSTRUCTIONS, INPUT_INSTRUCTIONS = 8.5, 1.25
 """c_w, c_x: lane instructions of a vector product for a weight, and for its product with one row of x."""
@@ -42,6 +42,8 @@ FLAT_WIDTH = 32
 """B for more than 16 rows of x: rows of w that share one reading of x."""
 FULL_ROWS = 52.0
 """R: rows of x that the smallest tile of the full product is worth, padding and its lower rate of products included."""
+GROUP_ROWS = 16.0
+"""and R on warpgroups, whose instructions take w as the larger operand."""
 FULL_ORDER, FLAT_ORDER = 3, 4
 """Of the norms that add up the parts of a full product's time, and of a flat one's: q."""
 FLAT_LOSS, TILE_LOSS = 2.4, 16.0
@@ -138,7 +140,7 @@ def exact_thresholds(
     parts = (
         memory,
         weights / rates.shared_cache_bytes_per_s,
-        weights * FULL_ROWS / rates.tensor_flops_per_s,
+        weights * (GROUP_ROWS if in_place else FULL_ROWS) / rates.tensor_flops_per_s,
         k / (SLAB_COLUMNS * split) * SLAB_S,
     )
     few = sum(part**FULL_ORDER for part in parts) ** (1 / FULL_ORDER)

@@ -102,7 +102,7 @@ def test_closed_forms_are_what_sympy_solves(n: int, k: int, slug: str) -> None:
         "P": r.sm_count * shared.FLAT_WIDTH * -(-n // (r.sm_count * shared.FLAT_WIDTH)),
         "B": shared.FLAT_WIDTH,
         "C": shared.TILE_LOSS,
-        "R": shared.FULL_ROWS,
+        "R": shared.GROUP_ROWS if r.group_flops_per_s else shared.FULL_ROWS,
         "l": shared.SLAB_S,
         "p": shared.parts_of(n, r.sm_count),
         "t_p": shared.MEETING_S * (shared.parts_of(n, r.sm_count) > 1),
