@@ -67,10 +67,10 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     """(family, spec) of every kernel in the table.
 
     Order 2: the default plans, and 32x16, in both formats, the gated and guarded kernel of 256 and of 1024 points, and
-    the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the
-    default plans, 16x32x32, 32x32x32, 80x16x16 and 96x16x16, in both formats, and the same variants of the shortest.
-    Order 4: all plans in both formats, the gated and guarded kernels, and the causal one for pairs. Any factors and
-    fp32: see `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
+    the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the default
+    plans, 16x32x32, 32x32x32, 80x16x16 and 96x16x16, in both formats, and the same variants of the shortest. Order 4:
+    all plans in both formats, the gated and guarded kernels, and the causal one for pairs. Any factors and fp32: see
+    `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
     with K not a multiple of 8 and split, all tiles of the full product, and the realigning copy. Convolution layers:
     see `layer_kernels`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two
     gates: see `_two_gates`.
