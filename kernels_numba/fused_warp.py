@@ -87,6 +87,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.commit,
         tile.follow(overlap=spec.overlap),
     )
+    early, prefetch, line_elements = spec.overlap, tile.prefetch, 32 if spec.sequences == "fp32" else 64
     wait_all, wait_gate, wait_input = tile.wait(0), tile.wait(1), tile.wait(2 if gated_out else 1)
     copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
     chunk = column_tiles // 2  # words of a lane's contiguous columns
@@ -140,6 +141,19 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(r * 128 + c, words, r * 128 + c)
             r = small(r + warps)
         commit()
+        first = small((block() * warps + w) * per_warp)
+        last = small(min(first + per_warp, items))
+        h = small(divide(first, pairs))
+        p = small(first - h * pairs)
+        if early:
+            # The first pair may still be written, but comes to the L2 cache meanwhile, half a warp a sequence.
+            half = small(index >> 4)
+            line = small((index & 15) * line_elements)
+            start = ((2 * int64(p) + half) * channels + h) * length + line
+            there = (first < last) & (line < length) & (2 * p + half < batch)
+            prefetch(u, start, there)
+            if gated_in:
+                prefetch(pre, start, there)
         follow()
 
         mine = small(total + w * warp_words)
@@ -169,14 +183,10 @@ def build(tile: Any, spec: Spec) -> Any:
             2 * (copy_row * row_words + ((copy_chunk ^ swizzle) << 2)) + (copy_column & 7)
         )
 
-        first = small((block() * warps + w) * per_warp)
-        last = small(min(first + per_warp, items))
         if first >= last:
             wait_all()
             barrier()
         else:
-            h = small(divide(first, pairs))
-            p = small(first - h * pairs)
             next_h = h
             next_p = p
             k = load_spectrum(spectrum, int64(h) * bins + c, 128)

@@ -3,6 +3,7 @@
 `test_fftconv_gpu.py` has what needs a GPU: streams, graphs, threads, array libraries, and the two bodies together.
 """
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -342,6 +343,20 @@ def test_inputs_are_left_alone() -> None:
     before = [x.copy() for x in (*arrays, k)]
     kernels_numba.fftconv(arrays[0], k, pregate=arrays[1], postgate=arrays[2])
     assert all((x == y).all() for x, y in zip((*arrays, k), before, strict=True))
+
+
+@pytest.mark.parametrize(("n", "length", "batch"), [(256, 256, 2), (512, 250, 3), (1024, 512, 1)])
+def test_a_launch_that_may_begin_early_does_the_same(n: int, length: int, batch: int) -> None:
+    """What it names of its inputs before it waits is there, and results are the same bits."""
+    u, gate = (noise((batch, 2, length), "fp16", seed) for seed in (0, 1))
+    mode = "circular" if length == n else "causal"
+    convolve = FFTConv(prepare_filter(filters(2, length), length=length, mode=mode), batch=batch)
+    assert convolve.spectrum.plan.n == n
+    late, _ = convolve.run_cpu(u, pregate=gate, blocks=3)
+    how = convolve.spec
+    convolve.spec = lambda *given, **more: replace(how(*given, **more), overlap=True)  # type: ignore[method-assign]
+    early, _ = convolve.run_cpu(u, pregate=gate, blocks=3)
+    assert (early.view(np.int16) == late.view(np.int16)).all()
 
 
 def test_prepared_is_the_same_as_direct() -> None:
