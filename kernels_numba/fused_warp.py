@@ -141,16 +141,15 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(r * 128 + c, words, r * 128 + c)
             r = small(r + warps)
         commit()
-        first = small((block() * warps + w) * per_warp)
-        last = small(min(first + per_warp, items))
-        h = small(divide(first, pairs))
-        p = small(first - h * pairs)
         if early:
             # The first pair may still be written, but comes to the L2 cache meanwhile, half a warp a sequence.
+            item = small((block() * warps + w) * per_warp)
+            h = small(divide(item, pairs))
             half = small(index >> 4)
+            of_pair = small(2 * (item - h * pairs) + half)
             line = small((index & 15) * line_elements)
-            start = ((2 * int64(p) + half) * channels + h) * length + line
-            there = (first < last) & (line < length) & (2 * p + half < batch)
+            start = (int64(of_pair) * channels + h) * length + line
+            there = (item < items) & (line < length) & (of_pair < batch)
             prefetch(u, start, there)
             if gated_in:
                 prefetch(pre, start, there)
@@ -183,10 +182,14 @@ def build(tile: Any, spec: Spec) -> Any:
             2 * (copy_row * row_words + ((copy_chunk ^ swizzle) << 2)) + (copy_column & 7)
         )
 
+        first = small((block() * warps + w) * per_warp)
+        last = small(min(first + per_warp, items))
         if first >= last:
             wait_all()
             barrier()
         else:
+            h = small(divide(first, pairs))
+            p = small(first - h * pairs)
             next_h = h
             next_p = p
             k = load_spectrum(spectrum, int64(h) * bins + c, 128)
