@@ -37,7 +37,7 @@ ROWS = [
 def test_products_beside_the_library() -> None:
     text = "\n".join(linear_report.measured(ROWS, SLUG))
     assert "| 64 | 30.0 | 25.0 full | 0.83 | 24.0 full | 0.80 |" in text
-    assert "|  | [4097, 4095] | 1.50 |" in text and "One H200" in text
+    assert "|  | [4097, 4095] | 1.50 |" in text and "in one run (commit " in text
     reached = "\n".join(linear_report.targets(ROWS))
     assert "| qkv | - (-) | 1.25 (1.20) | - | - | - | - |" in reached
 
