@@ -27,10 +27,14 @@ def totals_of_order_2(
     units: Any,
     blocks: Any,
     in_registers: bool,
+    held_by: Any = 0,
     pregate: bool = False,
     postgate: bool = False,
 ) -> dict[str, Any]:
-    """All counters of one launch of the order-2 kernel, by name."""
+    """All counters of one launch of the order-2 kernel, by name.
+
+    ``held_by``: warps in all, if each keeps factors and twiddles in registers.
+    """
     n, read = n1 * n2, rows_in * n2
     items = channels * ((batch + 1) // 2)
     words = (n1 * rows_in + n2 * n2) // 2 + n
@@ -38,7 +42,7 @@ def totals_of_order_2(
     staged = 4 * read * items * (2 + gates)  # two sequences of u, dy and their gates
     kept = 0 if in_registers else 8 * n  # of sums in shared memory, read and written for each pair
     whole = 0 if in_registers else 8 * n * units  # cleared, and read at the end
-    constants = 8 * words * items
+    constants = 4 * words * (held_by or 2 * items)
     return _global(batch, channels, length, 1, pregate, postgate) | {
         "read_constants": 4 * words * blocks,
         "written_sums": 8 * n * units,
@@ -68,6 +72,7 @@ def totals_of_order_3(
     fold: int,
     sums: str,
     tables_shared: bool,
+    reloaded: bool,
     pregate: bool = False,
     postgate: bool = False,
 ) -> dict[str, Any]:
@@ -81,21 +86,21 @@ def totals_of_order_3(
     words = (parts * ROWS * rows_in + n2 * n2 + n3 * n3) // 2 + q
     staged = 4 * read * work * (2 + gates)
     # Of one turn: F1 for each strip, outer twiddles, and for each k1 the exchange, F2, inner twiddles and F3.
-    tables = 4 * points
+    tables = 4 * points * (1 + reloaded)  # of a pair
     turn = 2 * ROWS * rows_in * strips + slots * (4 * q + 2 * n2 * n2 + 4 * q + 2 * n3 * n3)
-    shared_reads = 2 * turn + (2 * tables if tables_shared else 0) + 4 * points  # and Z
+    shared_reads = 2 * turn + (tables if tables_shared else 0) + 4 * points  # and Z
     exchanged = 2 * 4 * points + 4 * points  # both exchanges, and Z
     kept = 8 * points if sums == "shared" else 0
     whole = kept * units
-    by_cache = 8 * points * work if sums == "global" else 0
+    by_cache = {"global": 8, "added": 8, "half": 4}.get(sums, 0) * points * work
     read_shared = work * (shared_reads + kept) + staged + whole
     stored = work * (exchanged + kept) + whole
     loaded = 4 * words + (tables if tables_shared else 0)
     inner = 2 * (n2 // 16) * (n3 // 8) * (n2 // 16 + n3 // 16)
     return _global(batch, channels, length, parts, pregate, postgate) | {
         "read_constants": 4 * words * blocks,
-        "read_tables": tables * (blocks if tables_shared else 2 * work),
-        "read_sums": by_cache,
+        "read_tables": tables * (blocks if tables_shared else work),
+        "read_sums": 0 if sums == "added" else by_cache,
         "written_sums": 8 * points * units + by_cache,
         "shared_read_bytes": read_shared,
         "shared_written_bytes": blocks * loaded + staged + stored,
@@ -104,7 +109,7 @@ def totals_of_order_3(
         "mma_m16n8k16": work * 2 * (strips * 8 * (ROWS // 16) * (rows_in // 16) + slots * inner),
         "fp32_flops": work * (12 * points + 8 * points),
         "half_flops": work * (24 * points + 2 * read * gates),
-        "barriers": blocks + 3 * work,
+        "barriers": blocks + 2 * work,
     }
 
 

@@ -92,12 +92,13 @@ def sums_counts(
     known |= {"blocks": min(sms * resident, -(-units // per_block)), "pregate": gated, "postgate": gated}
     if plan.order == 2:
         n1, n2 = plan.factors
+        held = known["blocks"] * spec.warps if spec.held else 0
         found = gradient_counts.totals_of_order_2(
-            n1, n2, spec.rows_in, in_registers=spec.in_registers, **known
+            n1, n2, spec.rows_in, in_registers=spec.in_registers, held_by=held, **known
         )
     else:
         n1, n2, n3 = plan.factors
-        kept = {name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared")}
+        kept = {name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared", "reloaded")}
         found = gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **known)
     sequences = sum(found[f"read_{name}"] for name in ("u", "dy", "pregate", "postgate"))
     sums = found["written_sums"] + found.get("read_sums", 0)
@@ -126,7 +127,7 @@ def sums_counts(
         registers_per_thread=registers,
         workers_per_block=per_block,
         fill_bytes_per_block=0,
-        barriers_per_transform=0.0 if plan.order == 2 else 1.5,
+        barriers_per_transform=0.0 if plan.order == 2 else 1.0,
         exact=True,
         source=f"gradient_counts: order {plan.order}",
     )

@@ -59,9 +59,11 @@ def _rows(gradient: Any, spec: Any, channels: int, pairs: int, units: int, block
     shape |= {"units": units, "blocks": blocks}
     if len(factors) == 2:
         n1, n2 = factors
+        held = blocks * spec.warps if spec.held else 0
         return gradient_counts.totals_of_order_2(
-            n1, n2, spec.rows_in, in_registers=spec.in_registers, **shape
+            n1, n2, spec.rows_in, in_registers=spec.in_registers, held_by=held, **shape
         )
     n1, n2, n3 = factors
-    kept: dict[str, Any] = {name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared")}
+    names = ("parts", "fold", "sums", "tables_shared", "reloaded")
+    kept: dict[str, Any] = {name: getattr(spec, name) for name in names}
     return gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **shape)

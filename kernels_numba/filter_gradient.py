@@ -77,6 +77,8 @@ class Spec:
     staged: bool = False
     """Of "whole": sums are brought to shared memory in the order in which they lie, which takes room for all N bins."""
     dtype: str = "fp32"
+    overlap: bool = False
+    """Of "whole": the launch before may still run when this one starts."""
 
     @property
     def shape(self) -> Shape:
@@ -107,6 +109,7 @@ class Spec:
             f"filter_gradient_{self.kind}_"
             + "x".join(map(str, [*sizes, self.places]))
             + "_staged" * self.staged
+            + "_o" * self.overlap
         )
 
 
@@ -155,7 +158,7 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
     get2, get3, get4 = (tile.load_points(x) for x in places[1:])
     gather, plus, scaled = tile.gather_shared(AT_ONCE), tile.plus(AT_ONCE), tile.scaled_total(1, AT_ONCE)
     store = tile.store_floats(tuple((i * threads, (i,)) for i in range(AT_ONCE)), guarded=True)
-    two = spec.places > 1
+    two, follow = spec.places > 1, tile.follow(overlap=spec.overlap)
 
     def kernel(sums, bins, spots, roots, table, taps, dk, scale, rows, shares, count, width):
         index = small(32 * warp() + lane())
@@ -183,6 +186,7 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         there = small(row < rows)
         row = small(row * there)
         source = int64(row) * (shares * n)
+        follow()
         if staged:
             turn = small(0)
             while turn < turns:

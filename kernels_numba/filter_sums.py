@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kernels_numba import filter_gradient, gradient_families, gradient_jobs
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device, device
+from kernels_numba.families import HOPPER
 from kernels_numba.plan_choice import points_needed
 from kernels_numba.spectrum import places_of_taps
 from kernels_numba.tile.counters import Counters
@@ -102,6 +103,8 @@ class FilterGradient:
             postgate=postgate,
             **({"shared_limit": limit} if limit else {}),
         )
+        if where and overlaps(where) and hasattr(self.family, "overlapping"):
+            spec = self.family.overlapping(spec)
         return spec if self.products == self.dtype else replace(spec, sequences="fp32")
 
     def shares(self, workers: int, parts: int) -> tuple[int, int]:
@@ -148,7 +151,8 @@ class FilterGradient:
         constants = device_operands(self.family, self.family.operand_key(spec), index)
         names = ("u", "pregate", "dy", "postgate", "sums")
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
-        run = loaded.launcher(grid, (*names[:4], *(c.pointer for c in constants), "sums", *scalars), names)
+        arguments = (*names[:4], *(c.pointer for c in constants), "sums", *scalars)
+        run = loaded.launcher(grid, arguments, names, overlap=getattr(spec, "overlap", False))
         way = gradient_jobs.way_back(self.plan.n, where.shared_bytes_per_block or 0)
         return _Launches(self, run, spec, shares, way, index, constants)
 
@@ -220,6 +224,11 @@ class FilterGradient:
         return found, counters, after.counters
 
 
+def overlaps(where: Device) -> bool:
+    """Whether a launch can begin there while the one before it in the stream still runs."""
+    return where.capability is not None and where.capability >= HOPPER
+
+
 class _Launches:
     """All launches of one gradient on one GPU, for arrays of one alignment and gates; made at first use."""
 
@@ -253,7 +262,9 @@ class _Launches:
             for job in todo:
                 kernel = launch.load(filter_gradient.family(job.spec), job.spec, index)
                 slots = tuple(f"{i}" for i in range(len(job.pointers)))
-                made.append((job.pointers, kernel.launcher(job.grid, (*slots, *job.scalars), slots)))
+                early = getattr(job.spec, "overlap", False)
+                run = kernel.launcher(job.grid, (*slots, *job.scalars), slots, overlap=early)
+                made.append((job.pointers, run))
             return made
 
         places = self.tables["taps"].shape[0]
@@ -263,7 +274,8 @@ class _Launches:
             rows = min(self.count, channels - first)
             if rows not in by_rows:
                 how = n, rows, shares, taps, places, scale
-                by_rows[rows] = launches(gradient_jobs.jobs(*how, way=way, zeros=bool(gradient.kept)))
+                choices = {"way": way, "zeros": bool(gradient.kept), "overlap": overlaps(device(index))}
+                by_rows[rows] = launches(gradient_jobs.jobs(*how, **choices))
             self.chunks.append((first, by_rows[rows]))
         totals = gradient_jobs.total_jobs(channels, taps) if gradient.shared else ()
         self.totals = launches(totals)

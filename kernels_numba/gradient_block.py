@@ -1,8 +1,9 @@
 """The filter's gradient in spectra, order 3: a block transforms pairs of u and of dy and sums conj(Z) W over the batch.
 
 As `gradient_warp`, with the first stages of `fused_block`: the outer one by all warps (A), and after an exchange in
-shared memory the two inner ones, each warp for its k1 (B). Of a pair's u the spectrum Z takes the room, in the
-exchange, of what it was made from; dy has an exchange of its own, and where W is ready conj(Z) W is added to the sums.
+shared memory the two inner ones, each warp for its k1 (B). Both do u and dy in turn, A strip by strip, so twiddles are
+read once. Of a pair's u the spectrum Z takes the room, in the exchange, of what it was made from; dy has an exchange of
+its own, and where W is ready conj(Z) W is added to the sums.
 
 The frequencies of a long transform are dealt to several units of work: one has 16 k1 (8 and their mirrors) of N1 and
 does that part of the outer stage alone, so its exchanges and sums are a part of the whole, and no product is done
@@ -23,6 +24,7 @@ from kernels_numba.gradient_spec import (
     min_blocks,
     operand_key,
     operands,
+    overlapping,
     sums_layout,
 )
 from kernels_numba.operands import columns_to_a
@@ -42,6 +44,7 @@ def build(tile: Any, spec: Spec) -> Any:
         spec.sums == "shared",
         spec.tables_shared,
     )
+    half, reloaded = spec.sums == "half", spec.reloaded
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
@@ -77,14 +80,18 @@ def build(tile: Any, spec: Spec) -> Any:
     )
     barrier, warp_sync, commit = tile.barrier, tile.warp_sync, tile.commit
     turns_of, copy_constants, join = tile.opaque, tile.copy_words_async, tile.join
-    wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
+    wait_all, wait_strip, follow = tile.wait(0), tile.wait(ring - 1), tile.follow(overlap=spec.overlap)
     # A
     load_rows, gate = tile.load_shared(8 * in_tiles, 2), tile.multiply(8 * in_tiles)
     first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
     stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
     stage1_later = tile.dft_rows(t1, 4, in_tiles, inverse=False)  # of parts without a self-paired k1
-    pack_outer, multiply_outer = tile.pack(2 * outer), tile.multiply_complex(outer)
+    pack_outer, multiply_outer, no_strip = (
+        tile.pack(2 * outer),
+        tile.multiply_complex(outer),
+        tile.no_sums(outer),
+    )
     load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
     put_first = tile.store_shared_pieces(first_exchange_pieces(spec))
     # B
@@ -99,7 +106,8 @@ def build(tile: Any, spec: Spec) -> Any:
         tuple((0, 128 * i, tuple(range(4 * i, 4 * i + 4))) for i in range(inner // 2))
     )
     no_sums, correlate, store_sums = tile.no_sums(inner), tile.correlate(inner), tile.store_sums_global(inner)
-    correlate_shared, correlate_global = tile.correlate_shared(inner), tile.correlate_global(inner)
+    correlate_shared = tile.correlate_shared(inner)
+    correlate_global = tile.correlate_global(inner, added=spec.sums == "added")
     clear = tile.store_shared_pieces(tuple((0, 128 * i, (0, 0, 0, 0)) for i in range(inner)))
     load_sums = tile.load_shared(4 * inner, 4)
 
@@ -134,6 +142,7 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(at_tables + r * 128 + c, tables, r * 128 + c)
             r = small(r + warps)
         commit()
+        follow()
         wait_all()
         barrier()
 
@@ -156,6 +165,7 @@ def build(tile: Any, spec: Spec) -> Any:
         my_strip = small(w * my_strips)
         end_strip = small(my_strip + turns_of(my_strips))
         end_row = turns_of(my_rows)
+        end_inner = turns_of(2 * my_rows)
         other_sequence = int64(channels) * length
 
         # Copies run `ring` strips ahead of the work, through sides (u, then dy), pairs and units.
@@ -186,13 +196,14 @@ def build(tile: Any, spec: Spec) -> Any:
                     at = small(at_sums + slot * (2 * q) + c)
                     clear(at, at, at, at, blank)
                 elif not in_registers:
-                    store_sums(sums, at_unit + slot * (2 * q), no_sums())
+                    if not half or row > 0:
+                        store_sums(sums, at_unit + slot * (2 * q), no_sums())
                 row = small(row + 1)
-            side = small(0)
             while p < end:
-                # ---- A: contract n1 for this warp's strips
-                into_exchange = small(side * exchange_words)
+                # ---- A: contract n1 for this warp's strips, of u and of dy, whose twiddles are the same
                 strip = my_strip
+                side = small(0)
+                table = pack_outer(no_strip())
                 while strip < end_strip:
                     if turn >= 0:
                         wait_strip()
@@ -244,18 +255,17 @@ def build(tile: Any, spec: Spec) -> Any:
                                         i0 + gate_at,
                                         i1 + gate_at,
                                     )
-                        copy_strip = small(copy_strip + 1)
+                        copy_strip = small(copy_strip + copy_side)
+                        copy_side = small(1 - copy_side)
                         if copy_strip == end_strip:
                             copy_strip = my_strip
-                            copy_side = small(1 - copy_side)
-                            if copy_side == 0:
-                                copy_p = small(copy_p + 1)
-                                if copy_p == copy_end:
-                                    copy_unit = small(copy_unit + workers)
-                                    share = small(divide(copy_unit, parts))
-                                    copy_h = small(divide(share, shares))
-                                    copy_p = small((share - copy_h * shares) * per_share)
-                                    copy_end = small(min(copy_p + per_share, pairs))
+                            copy_p = small(copy_p + 1)
+                            if copy_p == copy_end:
+                                copy_unit = small(copy_unit + workers)
+                                share = small(divide(copy_unit, parts))
+                                copy_h = small(divide(share, shares))
+                                copy_p = small((share - copy_h * shares) * per_share)
+                                copy_end = small(min(copy_p + per_share, pairs))
                     commit()
                     if turn >= 0:
                         factor = load_f1(part * factor_part + c, 128)
@@ -265,28 +275,28 @@ def build(tile: Any, spec: Spec) -> Any:
                             z = pack_outer(stage1(factor, x))
                         else:
                             z = pack_outer(stage1_later(factor, x))
-                        if tables_shared:
-                            z1 = multiply_outer(
-                                z, load_table_shared(at_tables + strip * (32 * rows) + c, 128)
-                            )
-                        else:
-                            z1 = multiply_outer(
-                                z, load_table(tables, part * part_points + strip * (32 * rows) + c, 128)
-                            )
-                        to = small(first_put + into_exchange + (strip >> log_per_row) * eb)
+                        if side == 0 or reloaded:
+                            if tables_shared:
+                                table = load_table_shared(at_tables + strip * (32 * rows) + c, 128)
+                            else:
+                                table = load_table(tables, part * part_points + strip * (32 * rows) + c, 128)
+                        to = small(first_put + side * exchange_words + (strip >> log_per_row) * eb)
                         to = small(to + 32 * (strip & (n3 // 16 - 1)))
-                        put_first(to, to, to, to, z1)
-                        strip = small(strip + 1)
+                        put_first(to, to, to, to, multiply_outer(z, table))
+                        strip = small(strip + side)
+                        side = small(1 - side)
                     turn = small(turn + 1)
                     slot_at = small(slot_at + stage_words)
                     if slot_at == ring_end:
                         slot_at = small(0)
                 barrier()
-                # ---- B: the inner stages of one k1 at a time
-                row = small(0)
-                while row < end_row:
+                # ---- B: the inner stages of one k1 at a time, of u (side 0), then of dy
+                inner_turn = small(0)
+                while inner_turn < end_inner:
+                    row = small(inner_turn >> 1)
+                    side = small(inner_turn & 1)
                     slot = small(w * my_rows + row)
-                    at = small(first_get + into_exchange + slot * es)
+                    at = small(first_get + side * exchange_words + slot * es)
                     x2 = get_first(at, at, at, at)
                     z2 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x2)), load_inner(at_t2 + c, 128)
@@ -303,17 +313,18 @@ def build(tile: Any, spec: Spec) -> Any:
                                 kept = correlate(kept, z3, spectrum)
                             else:
                                 more = correlate(more, z3, spectrum)
+                        elif half and row == 0:
+                            kept = correlate(kept, z3, spectrum)
                         elif in_shared:
                             correlate_shared(at_sums + slot * (2 * q) + c, z3, spectrum)
                         else:
                             correlate_global(sums, at_unit + slot * (2 * q), z3, spectrum)
-                    row = small(row + 1)
-                if side == 1:
-                    barrier()  # the exchanges are free again
-                p = small(p + side)
-                side = small(1 - side)
-            if in_registers:
+                    inner_turn = small(inner_turn + 1)
+                barrier()  # the exchanges are free again
+                p = small(p + 1)
+            if in_registers or half:
                 store_sums(sums, at_unit + w * (my_rows * 2 * q), kept)
+            if in_registers:
                 if my_rows > 1:
                     store_sums(sums, at_unit + (w * my_rows + 1) * (2 * q), more)
             elif in_shared:
@@ -344,5 +355,6 @@ __all__ = [
     "min_blocks",
     "operand_key",
     "operands",
+    "overlapping",
     "sums_layout",
 ]

@@ -109,16 +109,28 @@ class Job:
 
 @cache
 def jobs(
-    n: int, rows: int, shares: int, taps: int, places: int, scale: float, *, way: str, zeros: bool = False
+    n: int,
+    rows: int,
+    shares: int,
+    taps: int,
+    places: int,
+    scale: float,
+    *,
+    way: str,
+    zeros: bool = False,
+    overlap: bool = False,
 ) -> tuple[Job, ...]:
-    """The launches for ``rows`` filters, in order; they leave dk [rows, taps]. ``zeros``: tables have ``kept``."""
+    """The launches for ``rows`` filters, in order; they leave dk [rows, taps].
+
+    ``zeros``: tables have ``kept``. ``overlap``: launches can begin before the one before has ended.
+    """
     if zeros:
         quads = rows * shares * (n // 2)
         keep = Job(Spec("keep"), -(-quads // THREADS), ("sums", "kept"), (quads, n // 2))
-        return (keep, *jobs(n, rows, shares, taps, places, scale, way=way))
+        return (keep, *jobs(n, rows, shares, taps, places, scale, way=way, overlap=overlap))
     points, scale = n // 2, scale / 2
     if way != PASSES:
-        spec = Spec("whole", FACTORS[points], places=places, staged=way == STAGED)
+        spec = Spec("whole", FACTORS[points], places=places, staged=way == STAGED, overlap=overlap)
         names = ("sums", "bins", "spots", "roots", "table", "taps", "dk")
         width = table_width(taps, points)
         return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps, width)),)

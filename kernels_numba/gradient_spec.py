@@ -26,17 +26,20 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool, str]] = {
     (32, 16, 16): (2, 8, 1, False, "registers"),
     (48, 16, 16): (2, 8, 1, False, "registers"),
     (64, 16, 16): (2, 8, 1, False, "registers"),
-    (16, 16, 32): (1, 16, 1, False, "registers"),
-    (32, 16, 32): (1, 16, 1, False, "registers"),
+    (16, 16, 32): (1, 16, 2, False, "registers"),
+    (32, 16, 32): (1, 16, 2, False, "registers"),
     (48, 16, 32): (1, 8, 1, False, "registers"),
     (64, 16, 32): (1, 8, 1, False, "shared"),
     (16, 32, 32): (1, 8, 1, False, "global"),
-    (32, 32, 32): (1, 8, 1, False, "global"),
+    (32, 32, 32): (1, 8, 1, False, "half"),
     (48, 32, 32): (1, 8, 1, False, "global"),
     (64, 32, 32): (1, 8, 1, False, "global"),
 }
 """By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory (of one part only),
-and where the sums are kept: in registers, in shared memory, or in the result, through the L2 cache."""
+and where the sums are kept: in registers, in shared memory, or in the result, through the L2 cache; or there those of
+one k1, and of a warp's other k1 in registers ("half")."""
+ADDED = ((48, 32, 32), (64, 32, 32))
+"""Factors whose sums through the L2 cache are added there, on compute capability 9: loads of them have no registers."""
 
 FACTORS = tuple(TUNED)
 """The factors this kernel takes,"""
@@ -64,6 +67,8 @@ class Spec:
     ring: int = 1
     tables_shared: bool = False
     sums: str = "registers"
+    overlap: bool = False
+    """The launch before may still run when this one starts."""
 
     # What `block_pieces` asks for beside these.
     unit = 1
@@ -71,7 +76,7 @@ class Spec:
     rows = ROWS
 
     def __post_init__(self) -> None:
-        most = 2 if self.sums == "registers" else self.slots  # k1 of a warp
+        most = {"registers": 2, "half": 2}.get(self.sums, self.slots)  # k1 of a warp
         if self.strips % self.warps or self.slots % self.warps or self.slots // self.warps > most:
             raise ValueError(
                 f"warps: {self.strips} strips and {self.slots} k1, sums in {self.sums}, are not for {self.warps}"
@@ -96,6 +101,11 @@ class Spec:
     def slots(self) -> int:
         """The k1 of one unit."""
         return self.n1 // self.parts
+
+    @property
+    def reloaded(self) -> bool:
+        """Whether outer twiddles are loaded for u and again for dy: two blocks of an SM have no registers for them."""
+        return self.n1 > 32 and self.q == 256
 
     @property
     def fold(self) -> int:
@@ -127,7 +137,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         shape, guard = f"{self.n1}x{self.n2}x{self.n3}_in{self.rows_in}", "_guarded" if self.guarded else ""
-        where = f"_{self.sums}" + (f"_r{self.ring}" if self.ring > 1 else "")
+        where = f"_{self.sums}" + (f"_r{self.ring}" if self.ring > 1 else "") + "_o" * self.overlap
         return f"fftconv_dk_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}{where}_w{self.warps}"
 
     # ---- shared memory, in words ---------------------------------------------------------------------------
@@ -218,6 +228,12 @@ def make_spec(
         if spec.shared_bytes > shared_limit:
             spec = replace(spec, **less)
     return spec
+
+
+def overlapping(spec: Spec) -> Spec:
+    """The kernel on compute capability 9."""
+    added = spec.sums == "global" and (spec.n1, spec.n2, spec.n3) in ADDED
+    return replace(spec, overlap=True, sums="added" if added else spec.sums)
 
 
 def min_blocks(spec: Spec) -> int:

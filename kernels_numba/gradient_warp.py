@@ -12,7 +12,7 @@ Nothing but u, dy, their gates and one spectrum a unit touches device memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +31,8 @@ PACKINGS = {"pair": FACTORS}
 """Which plans this kernel takes."""
 IN_REGISTERS = 1024
 """Sums of longer transforms are kept in shared memory."""
+HELD = 256
+"""Points of the longest transform whose factors and twiddles a lane keeps in registers."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Spec:
     """and so have the gradients."""
     sequences: str = ""
     warps: int = 4
+    overlap: bool = False
+    """The launch before may still run when this one starts."""
 
     @property
     def n(self) -> int:
@@ -66,11 +70,17 @@ class Spec:
         return self.n <= IN_REGISTERS
 
     @property
+    def held(self) -> bool:
+        """Whether factors and twiddles stay in registers."""
+        return self.n <= HELD
+
+    @property
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         shape, guard = f"{self.n1}x{self.n2}_in{self.rows_in}", "_guarded" if self.guarded else ""
-        return f"fftconv_dk_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
+        how = f"_w{self.warps}" + "_o" * self.overlap
+        return f"fftconv_dk_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}{how}"
 
     @property
     def sequence_words(self) -> int:
@@ -89,7 +99,7 @@ class Spec:
 
     @property
     def warp_words(self) -> int:
-        """Two buffers, and the sums."""
+        """Two buffers, of u and of dy, and the sums."""
         return 2 * self.stage_words + (0 if self.in_registers else 2 * self.n)
 
     @property
@@ -119,7 +129,7 @@ def make_spec(
     guarded = signal < plan.n if guarded is None else guarded
     spec = Spec(n1, n2, dtype, rows_in, halves, guarded, pregate, postgate)
     while spec.shared_bytes > shared_limit and spec.warps > 1:
-        spec = Spec(n1, n2, dtype, rows_in, halves, guarded, pregate, postgate, warps=spec.warps // 2)
+        spec = replace(spec, warps=spec.warps // 2)
     return spec
 
 
@@ -134,7 +144,7 @@ def build(tile: Any, spec: Spec) -> Any:
     row_tiles, column_tiles, in_tiles, k2_tiles = n1 // 16, n2 // 8, spec.rows_in // 16, n2 // 16
     packed, read = n1 * n2 // 64, spec.rows_in * n2 // 64
     warps, halves, guarded, in_registers = spec.warps, spec.halves, spec.guarded, spec.in_registers
-    gated_in, gated_out, gated = spec.pregate, spec.postgate, spec.pregate or spec.postgate
+    gated_in, gated_out = spec.pregate, spec.postgate
     log_columns, column_mask, row_words = n2.bit_length() - 1, n2 - 1, n2 // 2
     row_step = 4 * row_words
     swizzle = 2 if n2 == 32 else 0  # see `fused_warp`
@@ -164,7 +174,8 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.commit,
         tile.copy_words_async,
     )
-    wait_all, wait_input = tile.wait(0), tile.wait(1)
+    wait_all, wait_input, follow = tile.wait(0), tile.wait(1), tile.follow(overlap=spec.overlap)
+    held = spec.held
     chunk = column_tiles // 2  # words of a lane's contiguous columns
     load_rows = tile.load_shared(4 * in_tiles * chunk, chunk)
     load_f1 = tile.load_shared(row_tiles * in_tiles * 4, 4)
@@ -208,6 +219,7 @@ def build(tile: Any, spec: Spec) -> Any:
             copy_constants(r * 128 + c, words, r * 128 + c)
             r = small(r + warps)
         commit()
+        follow()
         wait_all()
         barrier()
 
@@ -220,21 +232,25 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_column = small(copy_from & column_mask)
         copy_row = small(copy_from >> log_columns)
         copy_chunk = small((copy_column >> 3) ^ (copy_row & swizzle))
-        copy_to = small(2 * (copy_row * row_words + (copy_chunk << 2)) + (copy_column & 7))
+        copy_to = small(2 * (mine + copy_row * row_words + (copy_chunk << 2)) + (copy_column & 7))
         copy_to_swapped = small(
-            2 * (copy_row * row_words + ((copy_chunk ^ swizzle) << 2)) + (copy_column & 7)
+            2 * (mine + copy_row * row_words + ((copy_chunk ^ swizzle) << 2)) + (copy_column & 7)
         )
         other_sequence = int64(channels) * length
 
-        # Copies run one turn ahead of the work. A turn is a pair of u (side 0) or of dy (side 1).
+        # u goes through the first buffer, dy through the second; copies run a buffer ahead of the work. A turn brings
+        # the next pair, finishes the pair before with its dy, and begins the next with its u.
         unit = small(block() * warps + w)
         next_unit = unit
         next_h = small(divide(unit, shares))
         next_p = small((unit - next_h * shares) * per_share)
         next_end = small(min(next_p + per_share, pairs))
-        next_side = small(0)
-        buffer = small(0)
-        ahead = small(1)
+        begun = small(0)
+        if held:
+            f1 = load_f1(c, 128)
+            twiddle = load_twiddle(at_t1 + c, 128)
+            f2 = load_f2(at_f2 + c, 128)
+        z = pack(no_sums())
         while unit < units:
             h = small(divide(unit, shares))
             p = small((unit - h * shares) * per_share)
@@ -243,64 +259,76 @@ def build(tile: Any, spec: Spec) -> Any:
             if not in_registers:
                 blank = pack(no_sums())
                 clear(my_sums, my_sums, my_sums, my_sums, blank)
-            z = pack(no_sums())
-            side = small(0)
             while p < end:
-                # The first turn of all has its copies started here, and comes again.
-                if next_unit < units:
-                    into = small(2 * (mine + (buffer ^ (1 - ahead)) * stage_words))
-                    base = (2 * int64(next_p) * channels + next_h) * length
+                base = (2 * int64(next_p) * channels + next_h) * length
+                there = small(next_unit < units)
+                if there:
                     for q in range(2):
                         limit = small(length * (2 * next_p + q < batch))
                         source = base + q * other_sequence
-                        to0 = small(into + q * (2 * sequence_words) + copy_to)
-                        to1 = small(into + q * (2 * sequence_words) + copy_to_swapped)
-                        if next_side == 0:
-                            copy_rows(u, source, limit, copy_from, to0, to1, to1, to1)
-                            if gated_in:
-                                to0 = small(to0 + gate_at)
-                                to1 = small(to1 + gate_at)
-                                copy_rows(pre, source, limit, copy_from, to0, to1, to1, to1)
-                        else:
-                            copy_rows(dy, source, limit, copy_from, to0, to1, to1, to1)
-                            if gated_out:
-                                to0 = small(to0 + gate_at)
-                                to1 = small(to1 + gate_at)
-                                copy_rows(post, source, limit, copy_from, to0, to1, to1, to1)
-                    next_side = small(1 - next_side)
-                    if next_side == 0:
-                        next_p = small(next_p + 1)
-                        if next_p == next_end:
-                            next_unit = small(next_unit + workers)
-                            next_h = small(divide(next_unit, shares))
-                            next_p = small((next_unit - next_h * shares) * per_share)
-                            next_end = small(min(next_p + per_share, pairs))
+                        to0 = small(copy_to + q * (2 * sequence_words))
+                        to1 = small(copy_to_swapped + q * (2 * sequence_words))
+                        copy_rows(u, source, limit, copy_from, to0, to1, to1, to1)
+                        if gated_in:
+                            to0 = small(to0 + gate_at)
+                            to1 = small(to1 + gate_at)
+                            copy_rows(pre, source, limit, copy_from, to0, to1, to1, to1)
                 commit()
-                if ahead > 0:
-                    ahead = small(0)
-                else:
+                if begun:
                     wait_input()
                     warp_sync()
-                    at = small(read_at + buffer * stage_words)
+                    at = small(read_at + stage_words)
                     u1 = load_rows(at, row_step)
                     u2 = load_rows(at + sequence_words, row_step)
-                    if gated:
-                        if (gated_in and side == 0) or (gated_out and side == 1):
-                            u1 = gate(u1, load_rows(at + 2 * sequence_words, row_step))
-                            u2 = gate(u2, load_rows(at + 3 * sequence_words, row_step))
+                    if gated_out:
+                        u1 = gate(u1, load_rows(at + 2 * sequence_words, row_step))
+                        u2 = gate(u2, load_rows(at + 3 * sequence_words, row_step))
                     x = join(to_b(u1), to_b(u2))
-                    z1 = multiply(pack(stage1(load_f1(c, 128), x)), load_twiddle(at_t1 + c, 128))
-                    spectrum = stage2(to_a(z1), load_f2(at_f2 + c, 128))
-                    if side == 0:
-                        z = pack(spectrum)
-                    elif in_registers:
+                    if not held:
+                        f1 = load_f1(c, 128)
+                        twiddle = load_twiddle(at_t1 + c, 128)
+                        f2 = load_f2(at_f2 + c, 128)
+                    spectrum = stage2(to_a(multiply(pack(stage1(f1, x)), twiddle)), f2)
+                    if in_registers:
                         kept = correlate(kept, z, spectrum)
                     else:
                         correlate_shared(my_sums, z, spectrum)
                     warp_sync()
-                    buffer = small(1 - buffer)
-                    p = small(p + side)
-                    side = small(1 - side)
+                    p = small(p + 1)
+                begun = small(1)
+                if there:
+                    for q in range(2):
+                        limit = small(length * (2 * next_p + q < batch))
+                        source = base + q * other_sequence
+                        to0 = small(copy_to + 2 * stage_words + q * (2 * sequence_words))
+                        to1 = small(copy_to_swapped + 2 * stage_words + q * (2 * sequence_words))
+                        copy_rows(dy, source, limit, copy_from, to0, to1, to1, to1)
+                        if gated_out:
+                            to0 = small(to0 + gate_at)
+                            to1 = small(to1 + gate_at)
+                            copy_rows(post, source, limit, copy_from, to0, to1, to1, to1)
+                commit()
+                if there:
+                    wait_input()
+                    warp_sync()
+                    u1 = load_rows(read_at, row_step)
+                    u2 = load_rows(read_at + sequence_words, row_step)
+                    if gated_in:
+                        u1 = gate(u1, load_rows(read_at + 2 * sequence_words, row_step))
+                        u2 = gate(u2, load_rows(read_at + 3 * sequence_words, row_step))
+                    x = join(to_b(u1), to_b(u2))
+                    if not held:
+                        f1 = load_f1(c, 128)
+                        twiddle = load_twiddle(at_t1 + c, 128)
+                        f2 = load_f2(at_f2 + c, 128)
+                    z = pack(stage2(to_a(multiply(pack(stage1(f1, x)), twiddle)), f2))
+                    warp_sync()
+                    next_p = small(next_p + 1)
+                    if next_p == next_end:
+                        next_unit = small(next_unit + workers)
+                        next_h = small(divide(next_unit, shares))
+                        next_p = small((next_unit - next_h * shares) * per_share)
+                        next_end = small(min(next_p + per_share, pairs))
             at = int64(unit) * (2 * n) + c
             if in_registers:
                 store_sums(sums, at, kept)
@@ -315,9 +343,16 @@ SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS") + ("INT",) * 8
 """Kinds of the kernel's arguments, for the compiler."""
 
 
+def overlapping(spec: Spec) -> Spec:
+    """The kernel on compute capability 9."""
+    return replace(spec, overlap=True)
+
+
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    return 3 if spec.n <= 512 and not (spec.pregate or spec.postgate) else 2
+    if spec.pregate or spec.postgate or spec.n > 512:
+        return 2
+    return 6 if spec.n <= 256 else 3
 
 
 def workers(spec: Spec) -> int:

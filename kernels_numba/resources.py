@@ -180,6 +180,7 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
         ((16, 16, 16), "fp16", False),
         ((48, 16, 16), "fp16", True),
         ((32, 16, 32), "fp16", False),
+        ((32, 32, 32), "fp16", False),
         ((64, 32, 32), "bf16", False),
         ((16, 16, 16), "fp32", False),
         ((2, 32, 16, 16), "fp32", False),

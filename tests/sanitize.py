@@ -348,7 +348,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
     "gradient-float": partial(differentiate, *_plans((16, 16), (6, 8, 8, 8), (3, 16, 16, 16)), dtype="fp32"),
-    "gradient-zeros": partial(differentiate, *_plans((32, 32), (64, 32, 32)), zeros=True),
+    "gradient-zeros": partial(differentiate, *_plans((32, 32), (32, 16, 32)), zeros=True),
     "train": train,
     "attention": attend,
     "softmax": normalise,

@@ -94,7 +94,7 @@ def test_filter_gradient_of_every_plan(factors: tuple[int, ...]) -> None:
     reference.check_filter_gradient(dk, exact, dy, u, bound=bound, pairs=True, **gates)
 
 
-@pytest.mark.parametrize("sums", ["registers", "shared", "global"])
+@pytest.mark.parametrize("sums", ["half", "shared", "global", "added"])
 def test_where_sums_are_kept_changes_no_bit(sums: str) -> None:
     shape = (5, 1, 4096)
     u, dy = noise(shape, "fp16", 1), noise(shape, "fp16", 2)
@@ -117,7 +117,11 @@ def test_where_sums_are_kept_changes_no_bit(sums: str) -> None:
         gradient.family = Family  # type: ignore[assignment]
         return gradient.run_cpu(u, dy, workers=1)[0]
 
-    assert (run(sums) == run("registers")).all()
+    found, wanted = run(sums), run("registers")
+    if sums == "added":  # products are rounded before they are added
+        assert 0 < np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    else:
+        assert (found == wanted).all()
 
 
 @settings(max_examples=5)

@@ -69,7 +69,11 @@ def test_counts_equal_the_counters(
     }
     if len(factors) == 2:
         expected = gradient_counts.totals_of_order_2(
-            *factors, spec.rows_in, in_registers=spec.in_registers, **known
+            *factors,
+            spec.rows_in,
+            in_registers=spec.in_registers,
+            held_by=counters.warps if spec.held else 0,
+            **known,
         )
     else:
         assert gradient_spec.ROWS == gradient_counts.ROWS
@@ -80,6 +84,7 @@ def test_counts_equal_the_counters(
             fold=spec.fold,
             sums=spec.sums,
             tables_shared=spec.tables_shared,
+            reloaded=spec.reloaded,
             **known,
         )
     counted = dict(vars(counters))

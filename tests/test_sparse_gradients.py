@@ -45,10 +45,10 @@ def test_all_ways_back_to_taps(way: str, mode: str, length: int, taps: int) -> N
 @pytest.mark.parametrize("workspace", [1, 2**29])
 def test_beyond_one_kernel(workspace: int) -> None:
     pattern = SparsityPattern.middles(SHORT.plan, (8, 4, 0))
-    u, dy = (noise((3, 2, 1500), "fp16", seed) for seed in range(2))
+    u, dy = (noise((3, 1, 1500), "fp16", seed) for seed in range(2))
     how: dict[str, Any] = {"taps": 1500, "mode": "causal", "kept": pattern.bins(SHORT.plan)}
     how["workspace"] = workspace
-    exact = exact_of(u, dy, np.zeros((2, 1500)), pattern, SHORT.plan, "causal").k
+    exact = exact_of(u, dy, np.zeros((1, 1500)), pattern, SHORT.plan, "causal").k
     dk, _, _ = LongFilterGradient(u.shape, dtype="fp16", split=SHORT, **how).run_cpu(u, dy)
     check(dk, exact, dy, u, SHORT.plan)
     single = u.astype(np.float32), dy.astype(np.float32)

@@ -58,15 +58,20 @@ class CpuCorrelation:
 
         return put
 
-    def correlate_global(self, count: int) -> Callable:
-        """The same, sums in global memory."""
-        add, store = self.correlate(count), self.store_sums_global(count)
+    def correlate_global(self, count: int, *, added: bool = False) -> Callable:
+        """The same, sums in global memory; ``added`` there, which rounds once more and reads nothing."""
+        add, store, none = self.correlate(count), self.store_sums_global(count), self.no_sums(count)
 
         def put(target: Buffer, at: Any, z: Fragment, w: Fragment) -> None:
             where = self._sums_at(at, count)
             target.check(where[:, 0], 4)
+            before = target.data[where].reshape(4 * count, WARP)
+            if added:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    store(target, at, before + add(none(), z, w))
+                return
             self.machine.counters.add_bytes("global_read_bytes", target.name, 16 * count * WARP)
-            store(target, at, add(target.data[where].reshape(4 * count, WARP), z, w))
+            store(target, at, add(before, z, w))
 
         return put
 

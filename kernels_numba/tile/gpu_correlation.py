@@ -95,8 +95,12 @@ class GpuCorrelation:
 
         return add
 
-    def correlate_global(self, count: int) -> Any:
-        """``op(sums, at, z, w)``: the same, sums in global memory from this lane's float ``at`` on."""
+    def correlate_global(self, count: int, *, added: bool = False) -> Any:
+        """``op(sums, at, z, w)``: the same, sums in global memory from this lane's float ``at`` on.
+
+        ``added``: by the L2 cache (compute capability 9), so that nothing waits for the sums, nor holds them. A float
+        is added to by one lane alone, so in order; what is smaller than 2^-126 counts as zero.
+        """
         widen = self.widen_register
 
         @intrinsic
@@ -107,6 +111,11 @@ class GpuCorrelation:
                 pointer, at, *operands = args
                 address = global_pointer(builder, pointer, at, F32)
                 for i in range(count):
+                    if added:
+                        product = _quad(builder, [ir.Constant(F32, 0.0)] * 4, operands, i, count, widen)
+                        text = f"red.global.add.v4.f32 [$0+{4 * QUAD * i}], {{$1, $2, $3, $4}};"
+                        asm(builder, VOID, [address, *product], text, "l,f,f,f,f,~{memory}", effect=True)
+                        continue
                     text = f"ld.global.v4.f32 {{$0, $1, $2, $3}}, [$4+{4 * QUAD * i}];"
                     loaded = asm(builder, FOUR, [address], text, "=f,=f,=f,=f,l,~{memory}", effect=True)
                     sums = _quad(builder, unpack(builder, loaded, 4), operands, i, count, widen)
