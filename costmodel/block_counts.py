@@ -36,6 +36,13 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (48, 32, 16): (1, 8, 1, False),
 }
 """By factors, as the kernel chooses: blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
+TURNED_SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (16, 16, 16): (4, 4, 1, False),
+    (16, 16, 32): (2, 4, 1, False),
+    (16, 32, 16): (2, 4, 1, False),
+    (24, 16, 16): (2, 4, 1, False),
+}
+"""The same with right-angle packing."""
 OTHER_SHAPE = (1, 8, 1, False)
 """The same for the other lists that it takes."""
 OTHERS = [
@@ -56,6 +63,9 @@ class Shape:
 
 def shapes(packing: str) -> list[tuple[int, ...]]:
     """The factor lists that the kernel takes with a packing."""
+    if packing == "right-angle":
+        inner = [(n2, n3) for n2 in (16, 32) for n3 in (16, 32)]
+        return [(n1, *pair) for n1 in (16, 24, 32, 48) for pair in inner if 2 * n1 * prod(pair) <= 32768]
     least = {"pair": 8, "half": 16}.get(packing)
     known = [*SHAPES, *(f for f in OTHERS if f not in SHAPES)]
     return [f for f in known if least is not None and f[0] >= least]
@@ -66,10 +76,17 @@ def fold_of(n1: int) -> int:
     return max(1, 16 // n1)
 
 
-def factor_words(n1: Any, n2: Any, n3: Any, rows_in: Any, *, fold: Any = 1) -> Any:
+def last_rows(n1: Any, *, fold: Any = 1, right_angle: bool = False) -> Any:
+    """Rows of the last factor: cosines and sines; of right-angle packing the real samples, as whole tiles."""
+    if not right_angle:
+        return fold * n1
+    return -(-n1 // 32) * 16
+
+
+def factor_words(n1: Any, n2: Any, n3: Any, rows_in: Any, *, fold: Any = 1, right_angle: bool = False) -> Any:
     """32-bit words of the six DFT factors (real, half precision) and the two inner twiddles (complex)."""
-    rows = fold * n1
-    return (rows * rows_in + rows * rows + 2 * n2 * n2 + 2 * n3 * n3) // 2 + 2 * n2 * n3
+    rows, last = fold * n1, last_rows(n1, fold=fold, right_angle=right_angle)
+    return (rows * rows_in + rows * last + 2 * n2 * n2 + 2 * n3 * n3) // 2 + 2 * n2 * n3
 
 
 def block_shape(
@@ -80,22 +97,27 @@ def block_shape(
     postgate: bool,
     capacity_bytes: float,
     half: bool = False,
+    right_angle: bool = False,
 ) -> Shape | None:
-    """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little."""
+    """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little.
+
+    With right-angle packing the first of ``factors`` counts the k1 of both sequences.
+    """
     n1, n2, n3 = factors
-    blocks, warps, ring, tables = SHAPES.get(factors, OTHER_SHAPE)
+    known, kept = (TURNED_SHAPES, (n1 // 2, n2, n3)) if right_angle else (SHAPES, factors)
+    blocks, warps, ring, tables = known.get(kept, OTHER_SHAPE)
     if pregate or postgate:
         ring, tables = 1, False
         if prod(factors) <= 8192:
             blocks, warps = min(3, blocks * warps // 4), 4
-    pair_words = n2 * (2 * n3 + 8) + (
-        4 if half else 8
-    )  # two k1 of the exchange, padded against bank conflicts
+    # Two k1 of the exchange, padded against bank conflicts.
+    pair_words = n2 * (2 * n3 + 8) + (4 if half or right_angle else 8)
     after = prod(factors) > 4096  # gates come after their sequences, into the same place
     stage_words = rows_in * STRIP * (2 if pregate and not after else 1)
 
     def size() -> int:
-        words = factor_words(n1, n2, n3, rows_in, fold=fold_of(n1)) + (2 * prod(factors) if tables else 0)
+        words = factor_words(n1, n2, n3, rows_in, fold=fold_of(n1), right_angle=right_angle)
+        words += (1 if right_angle else 2) * prod(factors) if tables else 0
         return 4 * (words + n1 // 2 * pair_words + warps * ring * stage_words)
 
     for step in range(4):  # what the kernel gives up, in order, where shared memory is short
@@ -112,10 +134,10 @@ def block_shape(
     return Shape(blocks, warps, ring, tables, size())
 
 
-def products(n1: Any, n2: Any, n3: Any, rows_in: Any, *, fold: Any = 1) -> Any:
+def products(n1: Any, n2: Any, n3: Any, rows_in: Any, *, fold: Any = 1, right_angle: bool = False) -> Any:
     """Tensor-core instructions (16 x 8 x 16) of one pair: two real products of the factor's size in each stage."""
-    tiles = fold * n1 // 16
-    outer = n2 * n3 // (fold * STRIP) * 8 * tiles * (rows_in // 16 + tiles)
+    tiles, last = fold * n1 // 16, last_rows(n1, fold=fold, right_angle=right_angle) // 16
+    outer = n2 * n3 // (fold * STRIP) * 8 * tiles * (rows_in // 16 + last)
     inner = n1 * 4 * (n2 // 16) * (n3 // 8) * (n2 // 16 + n3 // 16)
     return outer + inner
 
@@ -136,11 +158,15 @@ def totals(
     together: bool,
     fold: Any = 1,
     half: bool = False,
+    right_angle: bool = False,
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
 ) -> dict[str, Any]:
     """All counters of one launch, by name.
+
+    ``right_angle``: two sequences of at most N / 2 samples, each as N / 2 complex points; N1 counts the k1 of both,
+    which share outer twiddles and spectrum, and the outer stages need no additions.
 
     ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS` (not with ``half``).
     """
@@ -149,15 +175,18 @@ def totals(
     n, rows = n1 * q, fold * n1
     strips = q // (fold * STRIP)
     items = channels * channel_items
-    words = factor_words(n1, n2, n3, rows_in, fold=fold)
+    words = factor_words(n1, n2, n3, rows_in, fold=fold, right_angle=right_angle)
+    served = 2 if right_angle else 1
     sequences = 2 * batch * channels * length
     # Half-precision constants of the inner convolution: factors forward and inverse, twiddles forward and inverse.
     inner = 4 * n2 * n2 + 4 * n3 * n3 + 8 * q
-    outer = strips * 2 * rows * (rows_in + rows)
+    outer = strips * 2 * rows * (rows_in + last_rows(n1, fold=fold, right_angle=right_angle))
     constants = outer + n1 * inner // (2 if together and not half else 1)
     staged = 128 * strips * rows_in * (2 if pregate else 1)
-    table = 8 * n if tables_shared else 0
-    first = 128 * rows * warps * blocks  # outer twiddles of each warp's first strip, loaded an item ahead
+    table = 8 * n // served if tables_shared else 0
+    first = (
+        128 * rows // served * warps * blocks
+    )  # outer twiddles of each warp's first strip, loaded an item ahead
     exchanged = 8 * n  # written once, read once: two exchanges of 4 bytes a point
     # Half-length packing: the tile k1 = 0 is written, and its mirror -k gathered, a half element a lane. Mirrors of a
     # row group are its neighbour rows, on banks of their own, but rows k2 = 0 and N2 / 2 are their own mirrors: in the
@@ -166,23 +195,24 @@ def totals(
     shared_read = items * (staged + constants + table + exchanged + gathered)
     filled = 4 * words + table
     rows_kept = 64 * strips * rows_out
-    butterflies = 2 * n + 8 * n + (2 * n if rows_out == rows else n)
+    outer_additions = 0 if right_angle else 2 * n + (2 * n if rows_out == rows else n)
     gates = (64 * strips * rows_in if pregate else 0) + (rows_kept if postgate else 0)
     return {
         "read_u": sequences,
         "read_pregate": sequences if pregate else 0,
         "read_postgate": sequences if postgate else 0,
-        "read_spectrum": (8 if half else 4) * n * items,
+        "read_spectrum": (8 if half else 4) * n // served * items,
         "read_scales": 4 * warps * items if scaled else 0,
         "read_constants": 4 * words * blocks,
-        "read_tables": (8 * n * blocks if tables_shared else 8 * n * items + first) + mirrored * items,
+        "read_tables": (table * blocks if tables_shared else 8 * n // served * items + first)
+        + mirrored * items,
         "written_y": sequences,
         "shared_read_bytes": shared_read,
         "shared_written_bytes": filled * blocks + items * (staged + exchanged + mirrored),
         "shared_wavefronts": (shared_read + items * (exchanged + mirrored)) // 128 + items * conflicts,
         "bank_conflicts": items * conflicts,
-        "mma_m16n8k16": items * products(n1, n2, n3, rows_in, fold=fold),
-        "fp32_flops": items * (butterflies + (rows_kept if scaled else 0)),
+        "mma_m16n8k16": items * products(n1, n2, n3, rows_in, fold=fold, right_angle=right_angle),
+        "fp32_flops": items * (8 * n + outer_additions + (rows_kept if scaled else 0)),
         "half_flops": items * ((38 if half else 30) * n + gates),
         "transposes": items * n // 32,
         "barriers": blocks + 3 * items,

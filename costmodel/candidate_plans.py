@@ -11,7 +11,7 @@ from monarch import Plan, factor_lists
 ORDERS = (2, 3, 4)
 LONG_ORDERS = (5, 6)
 """Orders that only kernels with outer stages have."""
-PACKINGS = ("auto", "pair", "half", "any", "complex")
+PACKINGS = ("auto", "pair", "half", "any", "complex", "right-angle")
 
 
 def plans(
@@ -29,7 +29,8 @@ def plans(
     Of fp32 (an FFT on CUDA cores), only what kernels run.
 
     ``packing="auto"``: pairs of sequences; where a pair does not fit on chip, or no pair's kernel does (that of any
-    factors aside), also one sequence as N/2 complex points.
+    factors aside), also one sequence as N/2 complex points; of half a length of samples, in and out, also those
+    turned through a right angle that kernels run.
     """
     if packing not in PACKINGS:
         raise ValueError(f"packing: got {packing!r}; accepted: {', '.join(PACKINGS)}")
@@ -47,14 +48,18 @@ def plans(
         long = counting.COMPLEX_HALF_BYTES * n > capacity_bytes and dtype != "fp32"
         if long or (run["half"] and not run["pair"]):
             packings = ["pair", "half"]
+    halved = n % 2 == 0 and max(signal or n, wanted or n) <= n // 2
+    if packing in ("auto", "any") and halved and dtype != "fp32":
+        packings = [*packings, "right-angle"]
     out = []
     for pack in packings:
-        if pack == "half" and (n % 2 or n < 4):
+        if pack != "pair" and pack != "complex" and (n % 2 or n < 4):
             continue
-        points = n // 2 if pack == "half" else n
+        points = n // 2 if pack in ("half", "right-angle") else n
         for order in orders:
             known = kernel_counts.factor_lists(points, order, pack, dtype)
-            lists = [] if dtype == "fp32" or order in LONG_ORDERS else _lists_to_count(points, order)
+            counted = dtype != "fp32" and order not in LONG_ORDERS and pack != "right-angle"
+            lists = _lists_to_count(points, order) if counted else []
             lists = [*lists, *(f for f in known if f not in lists)]
             found = [Plan(n=n, factors=f, packing=pack, signal=signal, wanted=wanted) for f in lists]
             out += [p for p in found if dtype != "fp32" or _runs(p, capacity_bytes, dtype)]

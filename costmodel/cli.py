@@ -101,9 +101,9 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--packing",
         default="auto",
-        choices=("auto", "pair", "half", "any", "complex"),
-        help="pair: two sequences a transform; half: one as N/2 points; "
-        "auto: pair, and half too where a pair does not fit on chip (auto)",
+        choices=("auto", "pair", "half", "any", "complex", "right-angle"),
+        help="pair: two sequences a transform; half: one as N/2 points; right-angle: one of half a length as N/2 "
+        "points; auto: pair, half too where a pair does not fit on chip, right-angle for half a length (auto)",
     )
     how.add_argument(
         "--model",

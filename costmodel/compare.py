@@ -134,7 +134,8 @@ def plan_of(row: Row) -> Plan | None:
     if not re.fullmatch(r"\d+(x\d+)*", text):
         return None
     factors = parse_factors(text)
-    packing = "half" if 2 * prod(factors) == n else "pair"
+    stated = re.search(r"\bpacking=([a-z-]+)", row.note)
+    packing = stated.group(1) if stated else "half" if 2 * prod(factors) == n else "pair"
     return Plan(n=n, factors=factors, packing=packing, signal=limit, wanted=limit)
 
 

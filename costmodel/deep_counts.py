@@ -39,7 +39,7 @@ class Shape:
 
 def shapes(packing: str) -> list[tuple[int, ...]]:
     """The factor lists that the kernel takes with a packing."""
-    return list(SHAPES) if packing in ("pair", "half") else []
+    return list(SHAPES) if packing in ("pair", "half", "right-angle") else []
 
 
 def rows(plan: Plan) -> tuple[int, int]:
@@ -48,26 +48,34 @@ def rows(plan: Plan) -> tuple[int, int]:
     Of the output at least eight: fewer do not fill a product's tile, and are not left out.
     """
     n1, signal, wanted = plan.factors[0], plan.signal or plan.n, plan.wanted or plan.n
+    if plan.packing == "right-angle":
+        return n1, n1
     live = (n1 // 2 if length <= plan.n // 2 else n1 for length in (signal, wanted))
     return next(live), max(8, next(live))
 
 
-def _contracted(rows_in: Any) -> Any:
-    """Rows of the first contraction: at least eight, with zeros."""
+def _outer(rows_in: Any, rows_out: Any, right_angle: bool) -> tuple[Any, Any]:
+    """Numbers that the first factor contracts, and that the last one makes: both parts of rows, or real ones.
+
+    At least 16, with zeros: a tile.
+    """
+    parts = 1 if right_angle else 2
     if isinstance(rows_in, int):
-        return max(8, rows_in)
+        return max(16, parts * rows_in), -(-parts * rows_out // 16) * 16
     import sympy
 
-    return sympy.Max(8, rows_in)
+    return sympy.Max(16, parts * rows_in), parts * rows_out
 
 
-def constant_words(n1: Any, n2: Any, n3: Any, n4: Any, rows_in: Any, rows_out: Any) -> Any:
+def constant_words(
+    n1: Any, n2: Any, n3: Any, n4: Any, rows_in: Any, rows_out: Any, *, right_angle: bool = False
+) -> Any:
     """32-bit words of five DFT factors (half precision), the inner and the middle twiddles (complex).
 
     The two outer factors are of real and imaginary parts, [2 N1, 2 rows_in] (of 16 columns at least) and
-    [2 rows_out, 2 N1].
+    [2 rows_out, 2 N1]; with right-angle packing samples have one part.
     """
-    outer = 4 * n1 * (_contracted(rows_in) + rows_out)
+    outer = 2 * n1 * sum(_outer(rows_in, rows_out, right_angle))
     return (outer + n3 * n3 + 2 * n4 * n4) // 2 + 2 * n3 * n4 + 2 * n2 * n3 * n4
 
 
@@ -77,7 +85,13 @@ def exchange_words(n1: Any, n2: Any, n3: Any, n4: Any) -> Any:
 
 
 def block_shape(
-    factors: tuple[int, ...], rows_in: int, rows_out: int, *, pregate: bool, capacity_bytes: float
+    factors: tuple[int, ...],
+    rows_in: int,
+    rows_out: int,
+    *,
+    pregate: bool,
+    capacity_bytes: float,
+    right_angle: bool = False,
 ) -> Shape | None:
     """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little.
 
@@ -85,8 +99,9 @@ def block_shape(
     For the second strip, and for the first, inverse middle twiddles give way.
     """
     n1, n2, n3, n4 = factors
-    words = constant_words(n1, n2, n3, n4, rows_in, rows_out) + exchange_words(n1, n2, n3, n4)
-    stage = n1 * rows_in * STRIP * (2 if pregate else 1)
+    words = constant_words(n1, n2, n3, n4, rows_in, rows_out, right_angle=right_angle)
+    words += exchange_words(n1, n2, n3, n4)
+    stage = n1 * rows_in * STRIP * (2 if pregate else 1) // (2 if right_angle else 1)
     most, blocks = n3 // n1 * (n2 // 2), SHAPES[factors]
     choices = [*((ring, True) for ring in range(most, 1, -1)), (2, False), (1, True), (1, False)]
     for limit in ((capacity_bytes + RESERVED_BYTES) // blocks - RESERVED_BYTES, capacity_bytes):
@@ -97,14 +112,16 @@ def block_shape(
     return None
 
 
-def products(n1: Any, n2: Any, n3: Any, n4: Any, rows_in: Any, rows_out: Any) -> Any:
+def products(
+    n1: Any, n2: Any, n3: Any, n4: Any, rows_in: Any, rows_out: Any, *, right_angle: bool = False
+) -> Any:
     """Tensor-core instructions (16 x 8 x 16) of one item.
 
     The outer and the middle stage are real products with factors of real and imaginary parts; the middle one, with
     [2 N2, 2 N2], fills a tile. The inner stages are two products of the factor's size each.
     """
     q = n2 * n3 * n4
-    outer = q // 8 * (n1 // 8) * (_contracted(rows_in) + rows_out) // 8
+    outer = q // 8 * (n1 // 8) * sum(_outer(rows_in, rows_out, right_angle)) // 16
     inner = n1 * n2 * 4 * (n3 // 16) * (n4 // 8) * (n3 // 16 + n4 // 16)
     return outer + 2 * n1 * n3 * n4 // 8 + inner
 
@@ -130,6 +147,7 @@ def totals(
     length: Any,
     blocks: Any,
     half: bool = False,
+    right_angle: bool = False,
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
@@ -143,24 +161,26 @@ def totals(
     """
     q, points = n2 * n3 * n4, n3 * n4
     n = n1 * q
-    items = channels * (batch if half else (batch + 1) // 2)
-    words = constant_words(n1, n2, n3, n4, rows_in, rows_out) - (0 if middle_shared else q)
+    items = channels * (batch if half or right_angle else (batch + 1) // 2)
+    words = constant_words(n1, n2, n3, n4, rows_in, rows_out, right_angle=right_angle)
+    words -= 0 if middle_shared else q
     sequences = 2 * batch * channels * length
-    staged = 4 * rows_in * q * (2 if pregate else 1)
+    parts, (contracted, made) = 1 if right_angle else 2, _outer(rows_in, rows_out, right_angle)
+    staged = 2 * parts * rows_in * q * (2 if pregate else 1)
     exchanged = 16 * n
     # Factors once for each warp, but where registers are short for each strip (the last one, with an output gate) or
     # two tiles (F4 inverse, with half-length packing). Middle twiddles for each k1, inner ones for each two tiles: 4
     # bytes, both directions.
     again, again4 = (n2 * n3 // (2 * n1) if postgate else 1), (n2 // 2 if half else 1)
-    factors = 8 * n1 * (_contracted(rows_in) + again * rows_out) + 2 * n3 * n3 + 2 * (1 + again4) * n4 * n4
+    factors = 4 * n1 * (contracted + again * made) + 2 * n3 * n3 + 2 * (1 + again4) * n4 * n4
     middle = 4 * n
     constants = n1 * factors + (2 if middle_shared else 1) * middle + 4 * n
     # Half-length packing: the tile k1 = k2 = 0 and its mirror, as `block_counts.totals` has it.
     mirrored, gathered, conflicts = (4 * points, 8 * points, n3 + 4) if half else (0, 0, 0)
     first = 4 * n1 * points * blocks if early else 0
     shared_read = items * (staged + constants + exchanged + gathered)
-    rows_kept = 2 * q * rows_out
-    gates = (2 * q * rows_in if pregate else 0) + (rows_kept if postgate else 0)
+    rows_kept = parts * q * rows_out
+    gates = (parts * q * rows_in if pregate else 0) + (rows_kept if postgate else 0)
     return {
         "read_u": sequences,
         "read_pregate": sequences if pregate else 0,
@@ -174,7 +194,7 @@ def totals(
         "shared_written_bytes": 4 * words * blocks + items * (staged + exchanged + mirrored),
         "shared_wavefronts": (shared_read + items * (exchanged + mirrored)) // 128 + items * conflicts,
         "bank_conflicts": items * conflicts,
-        "mma_m16n8k16": items * products(n1, n2, n3, n4, rows_in, rows_out),
+        "mma_m16n8k16": items * products(n1, n2, n3, n4, rows_in, rows_out, right_angle=right_angle),
         "fp32_flops": items * (8 * n + (rows_kept if scaled else 0)),
         "half_flops": items * ((50 if half else 42) * n + gates),
         "transposes": items * n // 32,
@@ -186,12 +206,13 @@ def kernel_counts(
     plan: Plan, batch: int, channels: int, *, variant: str, capacity_bytes: float
 ) -> Counts | None:
     """Counts of one call of the fused kernel, or None when it does not fit."""
-    gated, half = variant in GATED, plan.packing == "half"
+    gated, half, right_angle = variant in GATED, plan.packing == "half", plan.packing == "right-angle"
     rows_in, rows_out = rows(plan)
-    shape = block_shape(plan.factors, rows_in, rows_out, pregate=gated, capacity_bytes=capacity_bytes)
+    how: dict[str, Any] = {"pregate": gated, "right_angle": right_angle}
+    shape = block_shape(plan.factors, rows_in, rows_out, capacity_bytes=capacity_bytes, **how)
     if shape is None:
         return None
-    n, items = plan.points, channels * (batch if half else (batch + 1) // 2)
+    n, items = plan.points, channels * (batch if half or right_angle else (batch + 1) // 2)
     n1, n2, n3, n4 = plan.factors
     found = totals(
         n1,
@@ -205,13 +226,15 @@ def kernel_counts(
         length=plan.signal or plan.n,
         blocks=0,
         half=half,
-        pregate=gated,
         postgate=gated,
         middle_shared=shape.middle_shared,
+        **how,
     )
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
     cached = found["read_spectrum"] + found["read_tables"] + found["read_constants"]
     kept, live = n * rows_out // n1, n * rows_in // n1
+    if right_angle:  # one part
+        kept, live = kept // 2, live // 2
     arrays = 2 if gated else 1
     staged = 4 * live * arrays
     # 16 bytes a lane, but 8 where rows of a pair are read (and copied, by 16).
@@ -239,7 +262,7 @@ def kernel_counts(
         shared_bytes_per_block=shape.shared_bytes,
         registers_per_thread=REGISTERS,
         workers_per_block=1,
-        fill_bytes_per_block=4 * constant_words(n1, n2, n3, n4, rows_in, rows_out)
+        fill_bytes_per_block=4 * constant_words(n1, n2, n3, n4, rows_in, rows_out, right_angle=right_angle)
         - (0 if shape.middle_shared else 4 * n // n1),
         barriers_per_transform=5.0 if half else 3.0,
         exact=True,

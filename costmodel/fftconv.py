@@ -189,8 +189,8 @@ def predict(
             cores, or ``"fp32"``, by an FFT on CUDA cores.
         variant: ``"plain"``, ``"causal"``, ``"gated"`` or ``"causal-gated"``.
         order: only plans of this order.
-        packing: ``"auto"``, ``"pair"``, ``"half"``, ``"any"`` (pair or half) or ``"complex"`` data (see
-            `plans`).
+        packing: ``"auto"``, ``"pair"``, ``"half"``, ``"right-angle"``, ``"any"`` (of these) or ``"complex"`` data
+            (see `plans`).
         model: ``"measured"``, or ``"paper"`` for Equation 2.
 
     Raises:

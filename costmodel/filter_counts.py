@@ -29,14 +29,29 @@ def butterflies(radix: int, lanes: Any, size: int) -> dict[str, Any]:
 
 
 def first(
-    radix: int, rows: Any, points: Any, lanes: Any, *, used: Any, again: Any, taps_bytes: int, size: int
+    radix: int,
+    rows: Any,
+    points: Any,
+    lanes: Any,
+    *,
+    used: Any,
+    again: Any,
+    taps_bytes: int,
+    size: int,
+    turned: bool = False,
 ) -> dict[str, Any]:
-    """The first pass; ``again``: taps of the first butterfly, which idle lanes read once more."""
+    """The first pass; ``again``: taps of the first butterfly, which idle lanes read once more.
+
+    ``turned``: points are multiplied by numbers of their own before, for right-angle packing.
+    """
     idle = lanes - rows * points // radix
-    return butterflies(radix, lanes, size) | {
+    found = butterflies(radix, lanes, size)
+    return found | {
         "read_taps": taps_bytes * (rows * used + idle * again),
         "read_numbers": 8 * radix * lanes,
+        "read_turns": 2 * size * radix * lanes if turned else 0,
         "written_points": 2 * size * rows * points,
+        "fp32_flops": found["fp32_flops"] + (6 * radix * lanes if turned else 0),
     }
 
 
@@ -116,19 +131,29 @@ def last(rows: Any, positions: Any, lanes: Any, *, size: int) -> dict[str, Any]:
 
 
 def whole(
-    factors: tuple[int, ...], rows: Any, blocks: Any, *, together: int, held: int, used: Any, taps_bytes: int
+    factors: tuple[int, ...],
+    rows: Any,
+    blocks: Any,
+    *,
+    together: int,
+    held: int,
+    used: Any,
+    taps_bytes: int,
+    turned: bool = False,
 ) -> dict[str, Any]:
     """One launch: N = 2 P points by P complex ones in shared memory; see `float_counts` for its symbols.
 
-    ``used``: the taps of all transforms of the grid, those of a block that has no filter left included.
+    ``used``: the taps of all transforms of the grid, those of a block that has no filter left included. ``turned``: for
+    right-angle packing, which multiplies points before, and has half as many positions.
     """
+    pairs = held // 2 if turned else held  # of positions, of a lane
     points = 1
     for r in factors:
         points *= r
     threads = points // held
     lanes = blocks * together * threads
     quads, products = twiddles(factors, threads, held)
-    flops = 6 * products + 22 * held + 36 * held + 16 * held // 4
+    flops = 6 * products + 22 * held + 36 * pairs + 16 * pairs // 4 + (6 * held if turned else 0)
     for r in factors:
         flops += held // r * transform_flops(r, r, r)
     group = min(WARP, threads)
@@ -138,22 +163,22 @@ def whole(
         "read_taps": taps_bytes * used,
         "read_numbers": 8 * held * lanes,
         "read_table": 16 * quads * lanes,
-        "read_roots": 8 * held * lanes,
+        "read_roots": (16 if turned else 8) * held * lanes,
         "read_mirrors": 8 * (held // factors[-1]) * lanes,
-        "read_places": 16 * held * lanes,
-        "read_weights": 32 * held * lanes,
+        "read_places": 16 * pairs * lanes,
+        "read_weights": 32 * pairs * lanes,
         "written_scales": 4 * rows,
-        "written_spectrum": 4 * 2 * points * rows,
+        "written_spectrum": 8 * points * pairs // held * rows,
         # Exchanges between stages; then all points, whose mirrors and positions are read from there.
         "shared_written_bytes": lanes * (exchanges + 8 * held + (8 if threads > WARP else 4)),
         "shared_read_bytes": lanes
-        * (exchanges + 8 * held + 32 * held + 4 * group + (4 * (threads // WARP) if threads > WARP else 0)),
+        * (exchanges + 8 * held + 32 * pairs + 4 * group + (4 * (threads // WARP) if threads > WARP else 0)),
         "fp32_flops": lanes * flops,
         "barriers": 0 if within_warp else blocks * (len(factors) + 1 + (threads > WARP)),
     }
 
 
-def in_one_launch(n: int, rows: int, *, taps: int, taps_bytes: int) -> dict[str, Any]:
+def in_one_launch(n: int, rows: int, *, taps: int, taps_bytes: int, turned: bool = False) -> dict[str, Any]:
     """The counts of the kernel that transforms N points in one launch, of circular filters."""
     from kernels_numba.filter_whole import FACTORS
     from kernels_numba.float_spec import shape_of
@@ -168,13 +193,17 @@ def in_one_launch(n: int, rows: int, *, taps: int, taps_bytes: int) -> dict[str,
         held=shape.held,
         used=blocks * shape.together * min(taps, n),
         taps_bytes=taps_bytes,
+        turned=turned,
     )
 
 
 def passes(
-    n: int, rows: int, *, taps: int, taps_bytes: int, positions: int, size: int
+    n: int, rows: int, *, taps: int, taps_bytes: int, positions: int, size: int, turned: bool = False
 ) -> list[dict[str, Any]]:
-    """The counts of every launch that transforms N points through device memory, of circular filters."""
+    """The counts of every launch that transforms N points through device memory, of circular filters.
+
+    ``turned``: of causal ones of at most N / 2 taps, by right-angle packing.
+    """
     from kernels_numba.filter_transform import jobs
 
     found = []
@@ -185,9 +214,13 @@ def passes(
         if kind in ("first", "sums"):
             used = min(taps, n)
             again = -(-used // (2 * step)) + -(-(used - 1) // (2 * step))
-            counted = (first if kind == "first" else sums)(
-                radix, rows, points, lanes, used=used, again=again, taps_bytes=taps_bytes, size=size
-            )
+            if turned:  # others lie half a circle on, where there are no taps
+                again = -(-used // step)
+            known: dict[str, Any] = {"used": used, "again": again, "taps_bytes": taps_bytes, "size": size}
+            if kind == "first":
+                counted = first(radix, rows, points, lanes, turned=turned, **known)
+            else:
+                counted = sums(radix, rows, points, lanes, **known)
         elif kind == "next":
             counted = later(radix, rows, points, lanes, size=size)
         elif kind == "end":

@@ -31,14 +31,28 @@ from costmodel.counts import GATED, ITEM_BYTES, MMA_FLOPS, Counts, instructions
 from monarch import Plan
 
 FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
+RIGHT_ANGLE_FACTORS = ((16, 16), (24, 16), (32, 16), (40, 16), (48, 16), (16, 32), (24, 32))
+"""With right-angle packing."""
 WARPS = 4
 BLOCKS = {256: 16, 512: 16}
 HALVED_BLOCKS = {1024: 12}
 """Warps of a block by N, where there are not `WARPS`, without gates; and for half of the outputs."""
+TURNED_BLOCKS: dict[tuple[int, ...], int] = {(32, 16): 16}
+"""The same by factors, with right-angle packing."""
 REGISTERS_PER_SM = 65536
 REGISTERS = {256: 64, 512: 120, 768: 144, 1024: 168, 1280: 216, 1536: 240, 1792: 256}
 GATED_REGISTERS = {256: 80, 512: 120, 768: 160, 1024: 208, 1280: 240, 1536: 240, 1792: 256}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
+TURNED_REGISTERS: dict[tuple[int, ...], int] = {
+    (16, 16): 88,
+    (24, 16): 120,
+    (32, 16): 128,
+    (40, 16): 256,
+    (48, 16): 216,
+    (16, 32): 168,
+    (24, 32): 248,
+}
+"""The same by factors, with right-angle packing."""
 FEWER_REGISTERS = {(8, 16, 16): 128}
 """The same of an order-3 kernel without gates, where that is less than its blocks must leave room for."""
 
@@ -59,8 +73,9 @@ def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp
     known: list[tuple[int, ...]] = []
     if dtype == "fp32":
         known = [*float_counts.factor_lists(order, packing), *rounds_counts.factor_lists(order, packing)]
-    elif order == 2 and packing == "pair":
-        known = [*FACTORS, *group_counts.shapes(packing)]
+    elif order == 2:
+        own = {"pair": FACTORS, "right-angle": RIGHT_ANGLE_FACTORS}.get(packing, ())
+        known = [*own, *group_counts.shapes(packing)]
     elif order == 3:
         known = block_counts.shapes(packing)
     elif order == 4:
@@ -72,7 +87,7 @@ def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp
 
 def rows(plan: Plan) -> tuple[int, int]:
     """Live rows of the outer stage's matrix: of the input by 16 (a product's tile), of the output all or half."""
-    n1 = max(16, plan.factors[0])
+    n1 = max(16, plan.factors[0] * (2 if plan.packing == "right-angle" else 1))  # k1 of two sequences
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     whole = plan.factors[0] < 16  # two parts of the columns fill one product: its rows are all live
     live = 16 if whole else 16 * -(-signal * n1 // (16 * plan.n))
@@ -83,6 +98,8 @@ def warp_rows(plan: Plan) -> tuple[int, int]:
     """The same of order 2, where eight rows of input fill a tile with both their parts."""
     live, wanted = rows(plan)
     n1, n2 = plan.factors
+    if plan.packing == "right-angle":
+        return live, wanted
     return 8 if n1 == 16 and (plan.signal or plan.n) <= 8 * n2 else live, wanted
 
 
@@ -96,19 +113,23 @@ def is_lower(n1: Any, rows_out: Any) -> bool:
     return rows_out is not n1 and bool(rows_out != n1)
 
 
-def constant_words(n1: Any, n2: Any, rows_in: Any, rows_out: Any) -> Any:
+def constant_words(n1: Any, n2: Any, rows_in: Any, rows_out: Any, *, right_angle: bool = False) -> Any:
     """32-bit words of the four DFT factors (real, half precision) and the two twiddle matrices (complex)."""
+    if right_angle:
+        outer = n1 * (rows_in + block_counts.last_rows(n1, right_angle=True))
+        return (outer + 2 * n2 * n2) // 2 + n1 * n2
     outer = n1 * rows_in * (4 if in_parts(n1) else 1) + n1 * n1 * (2 if is_lower(n1, rows_out) else 1)
     return (outer + 2 * n2 * n2) // 2 + 2 * n1 * n2
 
 
-def products(n1: Any, n2: Any, rows_in: Any) -> Any:
+def products(n1: Any, n2: Any, rows_in: Any, *, right_angle: bool = False) -> Any:
     """Tensor-core instructions (16 x 8 x 16) of one pair: two real products of the factor's size in each stage.
 
     A first factor of both parts is twice as high and wide.
     """
-    first = rows_in // 8 if in_parts(n1) else rows_in // 16
-    return 2 * (n1 // 16) * (n2 // 8) * (first + 2 * (n2 // 16) + n1 // 16)
+    first = rows_in // 8 if in_parts(n1) and not right_angle else rows_in // 16
+    last = block_counts.last_rows(n1, right_angle=right_angle) // 16
+    return 2 * (n1 // 16) * (n2 // 8) * (first + 2 * (n2 // 16) + last)
 
 
 def spectrum_loads(items: int, pairs: int, per_warp: int) -> int:
@@ -133,11 +154,12 @@ def totals(
     postgate: bool = False,
     scaled: bool = False,
     halves: int = 8,
+    right_angle: bool = False,
 ) -> dict[str, Any]:
-    """All counters of one launch, by name; ``loads`` is :func:`spectrum_loads`."""
+    """All counters of one launch, by name; ``loads`` is :func:`spectrum_loads`; the rest as `block_counts.totals`."""
     n = n1 * n2
     items = channels * ((batch + 1) // 2)
-    words = constant_words(n1, n2, rows_in, rows_out)
+    words = constant_words(n1, n2, rows_in, rows_out, right_angle=right_angle)
     read, kept = rows_in * n2, rows_out * n2
     room, gate_room = _copied(read, halves), _whole(kept, 32 * halves)
     arrays_in = 4 if pregate else 2
@@ -145,13 +167,13 @@ def totals(
     shared_read = items * (4 * words + 2 * read * arrays_in + (4 * kept if postgate else 0))
     staged = items * (2 * room * arrays_in + (4 * gate_room if postgate else 0))
     # Real factors of both parts need no additions.
-    butterflies = 2 * n * (4 - in_parts(n1) - is_lower(n1, rows_out))
+    butterflies = 2 * n * (2 if right_angle else 4 - in_parts(n1) - is_lower(n1, rows_out))
     gates = (2 * read if pregate else 0) + (2 * kept if postgate else 0)
     return {
         "read_u": sequences,
         "read_pregate": sequences if pregate else 0,
         "read_postgate": sequences if postgate else 0,
-        "read_spectrum": 4 * n * loads,
+        "read_spectrum": (2 if right_angle else 4) * n * loads,
         "read_scales": 4 * loads if scaled else 0,
         "read_constants": 4 * words * blocks,
         "written_y": sequences,
@@ -159,7 +181,7 @@ def totals(
         "shared_written_bytes": 4 * words * blocks + staged,
         "shared_wavefronts": shared_read // 128,
         "bank_conflicts": 0,
-        "mma_m16n8k16": items * products(n1, n2, rows_in),
+        "mma_m16n8k16": items * products(n1, n2, rows_in, right_angle=right_angle),
         "fp32_flops": items * (butterflies + (2 * kept if scaled else 0)),
         "half_flops": items * (18 * n + gates),
         "transposes": items * n // 32,
@@ -221,11 +243,18 @@ def _sequences(found: dict[str, Any]) -> int:
 
 def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
     n1, n2 = plan.factors
+    right_angle = plan.packing == "right-angle"
+    if right_angle:  # the k1 of both sequences
+        n1 *= 2
     rows_in, rows_out = warp_rows(plan)
     items = channels * ((batch + 1) // 2)
-    words = constant_words(n1, n2, rows_in, rows_out)
+    words = constant_words(n1, n2, rows_in, rows_out, right_angle=right_angle)
     read, kept = rows_in * n2, rows_out * n2
-    warps = WARPS if gated else (BLOCKS | (HALVED_BLOCKS if rows_out < n1 else {})).get(plan.n, WARPS)
+    if right_angle:
+        warps = TURNED_BLOCKS.get(plan.factors) or BLOCKS.get(plan.n, WARPS)
+    else:
+        warps = (BLOCKS | (HALVED_BLOCKS if rows_out < n1 else {})).get(plan.n, WARPS)
+    warps = WARPS if gated else warps
     buffers = 4 * (_copied(read, 8) * (4 if gated else 2) + (_whole(kept, 256) if gated else 0))
     while 4 * words + warps * buffers > capacity_bytes and warps > 1:
         warps //= 2
@@ -243,6 +272,7 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
         loads=channels,
         pregate=gated,
         postgate=gated,
+        right_angle=right_angle,
     )
     sequences = _sequences(found)
     wide, narrow = 512, 8 * n2  # bytes of one access: 16 a lane, and a lane's contiguous columns
@@ -268,7 +298,11 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
         blocks=-(-items // warps),
         threads_per_block=32 * warps,
         shared_bytes_per_block=4 * words + warps * buffers,
-        registers_per_thread=(GATED_REGISTERS if gated else REGISTERS)[plan.n],
+        registers_per_thread=(
+            TURNED_REGISTERS[plan.factors]
+            if right_angle
+            else (GATED_REGISTERS if gated else REGISTERS)[plan.n]
+        ),
         workers_per_block=warps,
         fill_bytes_per_block=4 * words + warps * 4 * plan.n,  # each warp starts with a spectrum
         barriers_per_transform=0.0,
@@ -283,17 +317,19 @@ def _block_names(plan: Plan, gated: bool, capacity_bytes: float) -> list[str]:
 
     room = int(min(capacity_bytes, block_spec.LARGEST_SHARED_BYTES))
     own = fused_block.make_spec(plan, "fp16", pregate=gated, postgate=gated, shared_limit=room)
-    alike = fused_block.make_spec(Plan(plan.points, plan.factors), "fp16")
+    plain = plan if plan.packing == "right-angle" else Plan(plan.points, plan.factors)
+    alike = fused_block.make_spec(plain, "fp16")
     return [own.name, alike.name]
 
 
 def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
-    n, factors, half = plan.points, plan.factors, plan.packing == "half"
-    n1, n2, n3 = factors
+    factors, half, right_angle = plan.factors, plan.packing == "half", plan.packing == "right-angle"
+    if right_angle:  # the k1 of both sequences
+        factors = (2 * factors[0], *factors[1:])
+    n, (n1, n2, n3) = prod(factors), factors
     rows_in, rows_out = rows(plan)
-    shape = block_counts.block_shape(
-        factors, rows_in, half=half, pregate=gated, postgate=gated, capacity_bytes=capacity_bytes
-    )
+    how = {"half": half, "right_angle": right_angle, "pregate": gated, "postgate": gated}
+    shape = block_counts.block_shape(factors, rows_in, capacity_bytes=capacity_bytes, **how)
     if shape is None:
         return None
     items = channels * (batch if half else (batch + 1) // 2)
@@ -312,12 +348,10 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         tables_shared=shape.tables_shared,
         together=q <= block_counts.TOGETHER_POINTS,
         fold=fold,
-        half=half,
-        pregate=gated,
-        postgate=gated,
+        **how,
     )
     sequences = _sequences(found)
-    tables = 0 if shape.tables_shared else 8 * n
+    tables = 0 if shape.tables_shared else found["read_tables"] // items
     arrays = 2 if gated else 1
     staged = 4 * q // fold * rows_in * arrays
     kept = n * rows_out // (fold * n1)
@@ -329,7 +363,7 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         half
     ):  # rows of 16 bytes; a second spectrum; mirrors' offsets, and 12 Q bytes by single words, not four
         accesses += (4 * n - 4 * q - staged) / 512 + 12 * q / 128
-    constants = 4 * block_counts.factor_words(n1, n2, n3, rows_in, fold=fold)
+    constants = 4 * block_counts.factor_words(n1, n2, n3, rows_in, fold=fold, right_angle=right_angle)
     stack = local_memory.stack_bytes(*_block_names(plan, gated, capacity_bytes))
     room = REGISTERS_PER_SM // (32 * shape.warps * shape.blocks_per_sm) // 8 * 8
     if not gated:

@@ -21,12 +21,12 @@ def plans_asked(texts: Sequence[str]) -> list[Plan]:
     for text in texts:
         factors = monarch.parse_factors(text)
         plans = [
-            Plan(math.prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+            Plan.of(factors, packing=packing)
             for family in FAMILIES
             for packing, lists in family.PACKINGS.items()
             if factors in lists and packing != "complex"  # measured sequences are real
         ]
-        found += plans or [Plan(math.prod(factors), factors)]
+        found += plans or [Plan.of(factors)]
         family_of(found[-1])
     return found
 
@@ -48,7 +48,7 @@ def plans_of(case: Any, asked: Sequence[Plan] = ()) -> list[Plan]:
     from kernels_numba.families import FAMILIES, default_plan
 
     default = default_of(case)
-    others = [plan for plan in asked if plan.n == case.n]
+    others = [plan for plan in asked if plan.n == case.n and case.length <= (plan.signal or plan.n)]
     if default is None:
         return others
     if not asked:

@@ -67,7 +67,7 @@ def figure(us: float) -> str:
 def plan_of(row: Row) -> str:
     """The plan that the row's note names."""
     words = dict(part.partition("=")[::2] for part in row.note.replace(" ", "").split(";"))
-    return words["plan"] + (" half" if words.get("packing") == "half" else "")
+    return f"{words['plan']} {words.get('packing', '')}".strip()
 
 
 def speed() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from kernels_numba import fused_rounds
@@ -32,7 +31,7 @@ def any_kernels() -> Iterator[tuple[Any, Any]]:
         ((112, 16, 16), "half", "fp16"),
         ((16, 16, 128), "half", "fp16"),
     ):
-        plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+        plan = Plan.of(factors, packing=packing)
         yield _kernel(plan, dtype)
     yield _kernel(Plan(2304, (48, 48)), "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(Plan(2304, (48, 48), signal=1152, wanted=1152), "fp16")

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from kernels_numba.block_spec import STRIP, Spec
 from kernels_numba.operands import (
+    TURN,
     factor,
     factor_scale,
     kept_slots,
     mirrored,
+    right_angle_factors,
     rows_needed,
     rows_read,
     twiddles,
@@ -93,9 +95,16 @@ def outer_factor(
 
 @lru_cache(maxsize=32)
 def constants(
-    n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool = False, kept3: int | None = None
+    n1: int,
+    n2: int,
+    n3: int,
+    rows_in: int,
+    dtype: str,
+    half: bool = False,
+    kept3: int | None = None,
+    right_angle: bool = False,
 ) -> NDArray[np.int32]:
-    """Factors and inner twiddles, in the order the kernel reads them.
+    """Factors and inner twiddles, in the order the kernel reads them; with right-angle packing n1 is the factor N1.
 
     F1, F2, F3, F3 inverse, F2 inverse, F1 inverse (real, half precision), then the inner twiddles of k2 and n3,
     forward and inverse (complex). ``kept3``: the k3 that are transformed to and from, all by default.
@@ -106,13 +115,16 @@ def constants(
     a, b, c = layout.a_index, layout.b_index, layout.c_index
     undone = factor_scale(n2, 0.5, dtype), factor_scale(n3, 0.5, dtype)
     forward, inverse = twiddles(at.k2, (at.column_in, at.column_out), (n2, n3), undone)
-    rows = max(16, n1)
-    first = outer_factor(n1, np.arange(n1), at.k1, shift=0.0, dtype=dtype)[:, at.row_in]
-    # Pairs of contracted slots: neighbours, or (half-length packing) a slot and its mirror.
-    contracted = at.k1.reshape(2, -1).T.reshape(-1) if half else at.k1
-    last = outer_factor(n1, contracted, mirrored(n1), shift=0.5, dtype=dtype)
+    if right_angle:
+        first, last, _ = right_angle_factors(n1, np.arange(n1), rows_in, dtype)
+        last = last.reshape(-1, 2 * n1)
+    else:
+        first = outer_factor(n1, np.arange(n1), at.k1, shift=0.0, dtype=dtype)[:, at.row_in][:, :rows_in]
+        # Pairs of contracted slots: neighbours, or (half-length packing) a slot and its mirror.
+        contracted = at.k1.reshape(2, -1).T.reshape(-1) if half else at.k1
+        last = outer_factor(n1, contracted, mirrored(n1), shift=0.5, dtype=dtype)
     parts = [
-        layout.pack_operand(first[:, :rows_in], a(rows // 16, rows_in // 16), dtype),
+        layout.pack_operand(first, a(first.shape[0] // 16, rows_in // 16), dtype),
         layout.pack_operand(factor(n2, natural, at.k2, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype),
         layout.pack_operand(
             factor(n3, at.column_in, at.k3, shift=0.5, dtype=dtype).T, b(n3 // 16, kept3 // 8), dtype
@@ -123,7 +135,7 @@ def constants(
         layout.pack_operand(
             factor(n2, at.k2, at.row_out, shift=0.5, dtype=dtype), a(n2 // 16, n2 // 16), dtype
         ),
-        layout.pack_operand(last, a(rows // 16, rows // 16), dtype),
+        layout.pack_operand(last, a(last.shape[0] // 16, last.shape[1] // 16), dtype),
         layout.pack_complex(forward, c(n2 // 8, n3 // 8), dtype),
         layout.pack_complex(inverse, c(n2 // 8, n3 // 8), dtype),
     ]
@@ -133,14 +145,35 @@ def constants(
 
 
 @lru_cache(maxsize=16)
-def outer_twiddles(n1: int, n2: int, n3: int, dtype: str, half: bool = False) -> NDArray[np.int32]:
+def outer_twiddles(
+    n1: int, n2: int, n3: int, rows_in: int, dtype: str, half: bool = False, right_angle: bool = False
+) -> NDArray[np.int32]:
     """Twiddles of the outer stage: forward [strips, N1 x 32], then inverse [N1 slots, N2 x N3]; 2 P words.
 
-    With half-length packing the offsets of :func:`mirror_offsets` follow.
+    With half-length packing the offsets of :func:`mirror_offsets` follow. With right-angle packing frequencies are
+    turned and stand in their own order, and there are no half steps of k1.
     """
     at = _maps(n1, n2, n3)
     q, points = n2 * n3, n1 * n2 * n3
     parts = []
+    if right_angle:
+        *_, scale = right_angle_factors(n1, np.arange(n1), rows_in, dtype)
+        k1 = np.arange(n1)[:, None] + TURN
+        for strip in range(q // STRIP):
+            row, column = strip_columns(n3, strip)
+            w = (
+                np.exp(-2j * np.pi * k1 * (row * n3 + column) / points)
+                * np.exp(1j * np.pi * row / n2)
+                / scale
+            )
+            parts.append(layout.pack_complex(w, layout.c_index(n1 // 8, STRIP // 8), dtype))
+        m = at.row_out[:, None] * n3 + at.column_out[None, :]
+        for frequency in k1[:, 0]:
+            w = np.exp(2j * np.pi * frequency * m / points) / (factor_scale(n2, 0.5, dtype) * scale)
+            parts.append(layout.pack_complex(w, layout.c_index(n2 // 8, n3 // 8), dtype))
+        words = np.concatenate(parts)
+        words.setflags(write=False)
+        return words
     fold, outputs = max(1, 16 // n1), n1 // 2
     upper, within = np.divmod(np.arange(n1 * fold), outputs * fold)  # cosine or sine rows
     part, output = np.divmod(within, outputs)
@@ -237,7 +270,8 @@ def kept_axes(plan: Plan, alive: NDArray[np.bool_]) -> tuple[int, ...]:
 
 def operand_key(spec: Spec, marks: bytes = b"") -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.n3, spec.rows_in, spec.dtype, spec.half, marks, spec.kept3)
+    n1 = spec.n1 // 2 if spec.right_angle else spec.n1
+    return (n1, spec.n2, spec.n3, spec.rows_in, spec.dtype, spec.half, marks, spec.kept3, spec.right_angle)
 
 
 def operands(
@@ -249,12 +283,13 @@ def operands(
     half: bool,
     marks: bytes = b"",
     kept3: int | None = None,
+    right_angle: bool = False,
 ) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments: factors and marks, then outer twiddles."""
-    words = constants(n1, n2, n3, rows_in, dtype, half, kept3)
+    words = constants(n1, n2, n3, rows_in, dtype, half, kept3, right_angle)
     if marks:
         words = np.concatenate([words, np.frombuffer(marks, np.int32)])
-    return words, outer_twiddles(n1, n2, n3, dtype, half)
+    return words, outer_twiddles(n1, n2, n3, rows_in, dtype, half, right_angle)
 
 
 def spectrum_of_plan(
@@ -267,6 +302,11 @@ def spectrum_of_plan(
     if plan.packing == "half":
         return half_spectrum_layout(plan.factors, dtype)
     order, phase, tiles = spectrum_layout(plan.factors, dtype, kept)
+    if plan.packing == "right-angle":
+        n1 = plan.factors[0]
+        slots = _maps(*plan.factors).k1  # the order of k1 that `spectrum_layout` has
+        in_order = order.reshape(n1, -1)[np.argsort(slots)]
+        return in_order.reshape(1, -1), phase[None], tiles
     return order[None], phase[None], tiles
 
 

@@ -47,6 +47,8 @@ class _Exchange(_OuterStage, Protocol):
     def row_pair_words(self) -> int: ...
     @property
     def pair_words(self) -> int: ...
+    @property
+    def beside(self) -> bool: ...
 
 
 def copy_pieces(spec: _OuterStage) -> Any:
@@ -103,6 +105,8 @@ def first_exchange_reads(spec: _Exchange) -> Any:
 
 def second_exchange_reads(spec: Spec) -> Any:
     """A strip as B operand: for a pair of k1 (a register), four columns of one part.
+
+    With right-angle packing for a k1's two parts, four columns of one sequence.
 
     With an outer factor of 8 a lane's second register is the other part of the columns, further on in the exchange.
     """
@@ -179,9 +183,10 @@ def woven(spec: _OuterStage) -> tuple[int, ...]:
 def first_exchange_row(spec: _Exchange, group: int) -> int:
     """Where the k1 of a row group's first slot lies; two k1 that are worked on together are neighbours.
 
-    For pairs of sequences those are neighbouring slots; for one sequence a slot and its mirror.
+    For pairs of sequences those are neighbouring slots; for one sequence a slot and its mirror; with right-angle
+    packing a k1 of both sequences.
     """
-    if not spec.half:
+    if not spec.beside:
         return spec.lanes * group * spec.row_words
     half = spec.rows // 16
     return spec.lanes * (group % half) * spec.pair_words + group // half * spec.row_words
@@ -213,3 +218,16 @@ def mirror_registers(rows: int, columns: int) -> tuple[int, ...]:
         for y in range(groups)
         for j in range(tiles)
     )
+
+
+def joined_halves(spec: Spec, half: int) -> Any:
+    """Columns ``half`` of the packed registers of two k1, (even, uneven) [real parts, imaginary parts], as pairs.
+
+    Pairs of two k1 by part; with right-angle packing of a k1's two parts by sequence.
+    """
+    inner = spec.q // 64
+    if spec.right_angle:
+        return tuple(
+            (2 * inner * s + i, 2 * inner * s + inner + i, half) for s in range(2) for i in range(inner)
+        )
+    return tuple((i, i + 2 * inner, half) for i in range(2 * inner))

@@ -11,6 +11,7 @@ from kernels_numba.device import LARGEST_SHARED_BYTES
 from monarch import Plan
 
 INNER_FACTORS = (16, 32)
+INNER = tuple((n2, n3) for n2 in INNER_FACTORS for n3 in INNER_FACTORS)
 LARGEST_FIRST, MOST_POINTS = 96, 32768
 """What fits on chip: factors and strips, whose size is that of the first factor, and the exchange."""
 STRIP = 32
@@ -40,18 +41,32 @@ UNTUNED = (1, 8, 1, False)
 AHEAD = ((8, 16, 16), (16, 16, 16), (32, 16, 16), (32, 16, 32), (32, 32, 16))
 """Factors whose kernels load the spectrum of pairs a step ahead: where there are registers, and it gains anything."""
 
+TURNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (16, 16, 16): (4, 4, 1, False),
+    (16, 16, 32): (2, 4, 1, False),
+    (16, 32, 16): (2, 4, 1, False),
+    (24, 16, 16): (2, 4, 1, False),
+}
+"""As `TUNED`, with right-angle packing."""
+TURNED_AHEAD = ((24, 16, 16), (16, 32, 32), (32, 32, 16))
+"""As `AHEAD`."""
+
 FACTORS = (
     (8, 16, 16),
     *(
         (n1, n2, n3)
-        for n2 in INNER_FACTORS
-        for n3 in INNER_FACTORS
+        for n2, n3 in INNER
         for n1 in range(16, LARGEST_FIRST + 1, 16)
         if n1 * n2 * n3 <= MOST_POINTS
     ),
 )
 """The factors this kernel takes,"""
-PACKINGS = {"pair": FACTORS, "half": tuple(f for f in FACTORS if f[0] >= 16)}
+TOGETHER_POINTS = {False: 256, True: 256}
+"""Inner convolutions of at most so many points are done two at a time; and with right-angle packing."""
+RIGHT_ANGLE = tuple(
+    (n1, *inner) for n1 in (16, 24, 32, 48) for inner in INNER if 2 * n1 * prod(inner) <= MOST_POINTS
+)
+PACKINGS = {"pair": FACTORS, "half": tuple(f for f in FACTORS if f[0] >= 16), "right-angle": RIGHT_ANGLE}
 """and with which packing."""
 
 
@@ -87,6 +102,8 @@ class Spec:
     """Sequences are overlapping windows of one row."""
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
+    right_angle: bool = False
+    """Two real sequences of at most N / 2 samples as complex ones of N / 2 each: the N1 k1 are those of both."""
     kept: tuple[int, ...] = ()
     """Of each axis, frequencies that are transformed to and from, if the spectrum is zero at others; all but of N3."""
     marked: int = 0
@@ -127,6 +144,19 @@ class Spec:
         return self.n3
 
     @property
+    def beside(self) -> bool:
+        """Whether the two k1 that a warp works on together are not neighbours in the outer stage's slots.
+
+        They are a k1 and its mirror (half-length packing), or the k1 of two sequences (right-angle packing).
+        """
+        return self.half or self.right_angle
+
+    @property
+    def together(self) -> bool:
+        """Whether two inner convolutions are done at a time: two chains, which share their constants."""
+        return self.q <= TOGETHER_POINTS[self.right_angle]
+
+    @property
     def unit(self) -> int:
         """Samples of one sequence in one point."""
         return 2 if self.half else 1
@@ -164,9 +194,8 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         gates += "_twice" if self.twice else ""
-        shape = (
-            f"{self.n1}x{self.n2}x{self.n3}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
-        )
+        packed = "_half" * self.half + "_right" * self.right_angle
+        shape = f"{self.n1}x{self.n2}x{self.n3}{packed}_in{self.rows_in}_out{self.rows_out}"
         guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         guard += ("_windows" if self.windows else "") + (f"_marked{self.marked}" if self.marked else "")
         guard += f"_kept{self.kept3}" if self.kept else ""
@@ -181,20 +210,20 @@ class Spec:
     @property
     def row_words(self) -> int:
         """One k1 in the first exchange: from it to the next, of a pair (half-length packing) or of all."""
-        return self.n2 // 2 * self.row_pair_words + (0 if self.half else 4)
+        return self.n2 // 2 * self.row_pair_words + (0 if self.beside else 4)
 
     @property
     def pair_words(self) -> int:
-        """A pair of k1, in both exchanges. Stores to the first go to neighbouring k1 at once, or (half) pairs."""
-        return 2 * self.row_words + (4 if self.half else 0)
+        """A pair of k1, in both exchanges. Stores to the first go to neighbouring k1 at once, or (beside) pairs."""
+        return 2 * self.row_words + (4 if self.beside else 0)
 
     @property
     def second_shift(self) -> int:
         """In the second exchange pair i starts so much later (i mod 4) times: four are read at once.
 
-        They must be 8 words apart, modulo 16 (a pair is 8, or with half-length packing 4 and this shift).
+        They must be 8 words apart, modulo 16 (a pair is 8, or where k1 are beside each other 4 and this shift).
         """
-        return 4 if self.half else 0
+        return 4 if self.beside else 0
 
     @property
     def exchange_words(self) -> int:
@@ -210,9 +239,14 @@ class Spec:
     def constant_places(self) -> tuple[int, ...]:
         """Words to F1, F2, F3, F3 inverse, F2 inverse, F1 inverse, to inner twiddles forward and inverse; the end."""
         second, third = self.n2**2 // 2, self.n3 * self.kept3 // 2
-        outer = (self.rows * rows // 2 for rows in (self.rows_in, self.rows))
-        sizes = (next(outer), second, third, third, second, next(outer), self.q, self.q)
+        first, last = self.rows * self.rows_in // 2, self.rows * self.last_rows // 2
+        sizes = (first, second, third, third, second, last, self.q, self.q)
         return tuple(accumulate(sizes, initial=0))
+
+    @property
+    def last_rows(self) -> int:
+        """Rows of the last factor: cosines and sines, or of right-angle packing the samples, as whole tiles."""
+        return 16 * -(-self.rows_out // 16) if self.right_angle else self.rows
 
     @property
     def factor_words(self) -> int:
@@ -221,8 +255,8 @@ class Spec:
 
     @property
     def table_words(self) -> int:
-        """The outer twiddles, forward and inverse."""
-        return 2 * self.n
+        """The outer twiddles, forward and inverse; those of right-angle packing serve both sequences."""
+        return self.n if self.right_angle else 2 * self.n
 
     @property
     def shared_bytes(self) -> int:
@@ -253,14 +287,18 @@ def make_spec(
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
             f"a multiple of 16 to {LARGEST_FIRST} and two out of {INNER_FACTORS}, {MOST_POINTS} points at most; "
-            "8x16x16 with packing 'pair'"
+            "8x16x16 with packing 'pair'; 16, 24, 32 or 48 and two of these, half as many points, with packing "
+            "'right-angle'"
         )
     n1, n2, n3 = plan.factors
-    _, warps, ring, in_shared = block_of(plan.factors, gated=pregate or postgate)
-    ahead = plan.factors in AHEAD
+    half, right_angle = plan.packing == "half", plan.packing == "right-angle"
+    _, warps, ring, in_shared = block_of(plan.factors, gated=pregate or postgate, right_angle=right_angle)
+    ahead = plan.factors in (TURNED_AHEAD if right_angle else AHEAD)
     choices = {"warps": warps, "ring": ring, "tables_shared": in_shared, "ahead": ahead} | choices
+    if right_angle:  # the k1 of both sequences
+        n1 *= 2
+        choices["right_angle"] = True
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    half = plan.packing == "half"
     rows_in = 16 * -(-signal // (16 * n2 * n3 * (2 if half else 1))) if n1 >= 16 else 16
     rows_out = max(n1, 16) // (2 if wanted <= plan.n // 2 else 1)
     if guarded is None:
@@ -276,14 +314,17 @@ def make_spec(
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    return block_of((spec.n1, spec.n2, spec.n3), gated=spec.pregate or spec.postgate)[0]
+    gated, n1 = spec.pregate or spec.postgate, spec.n1 // 2 if spec.right_angle else spec.n1
+    return block_of((n1, spec.n2, spec.n3), gated=gated, right_angle=spec.right_angle)[0]
 
 
-def block_of(factors: tuple[int, ...], *, gated: bool) -> tuple[int, int, int, bool]:
+def block_of(
+    factors: tuple[int, ...], *, gated: bool, right_angle: bool = False
+) -> tuple[int, int, int, bool]:
     """Blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
-    blocks, warps, ring, in_shared = TUNED.get(factors, UNTUNED)
+    blocks, warps, ring, in_shared = (TURNED if right_angle else TUNED).get(factors, UNTUNED)
     if gated:  # gates take registers; more blocks are worth more than the rest
         ring, in_shared = 1, False
-        if prod(factors) <= 8192:
+        if prod(factors) * (2 if right_angle else 1) <= 8192:
             blocks, warps = min(3, blocks * warps // 4), 4
     return blocks, warps, ring, in_shared

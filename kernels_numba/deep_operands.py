@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from kernels_numba.block_operands import mirror_offsets, mirrored_weights
 from kernels_numba.deep_spec import Spec
-from kernels_numba.operands import factor, factor_scale, mirrored, rounding_scale, twiddles
+from kernels_numba.operands import (
+    TURN,
+    factor,
+    factor_scale,
+    mirrored,
+    right_angle_factors,
+    rounding_scale,
+    twiddles,
+)
 from kernels_numba.tile import layout
 from monarch import Plan
 
@@ -83,7 +91,7 @@ def outer_factor(n1: int, *, inverse: bool, dtype: str) -> tuple[NDArray, float]
     return as_real(np.exp(1j * angle) / np.sqrt(n1), dtype)
 
 
-def middle_factor(n1: int, n2: int, k1: int, *, inverse: bool, dtype: str) -> tuple[NDArray, float]:
+def middle_factor(n1: int, n2: int, k1: float, *, inverse: bool, dtype: str) -> tuple[NDArray, float]:
     """The factor n2 -> k2 (or back) of one k1, with the twiddle w^(k1 n2), as a real matrix [2 N2, 2 N2]; its scale.
 
     A k1 of the transform of n2 is not whole: these are the frequencies k2 + k1 / N1.
@@ -95,9 +103,27 @@ def middle_factor(n1: int, n2: int, k1: int, *, inverse: bool, dtype: str) -> tu
     return as_real(np.exp(1j * angle) / np.sqrt(n2), dtype)
 
 
+def outer_factors(
+    n1: int, rows_in: int, rows_out: int, dtype: str, right_angle: bool
+) -> tuple[NDArray, NDArray, float, float]:
+    """The factors n1 -> slot of k1 of what is read, and back of what is stored, and their scales.
+
+    Columns of the first and rows of the second are both parts of samples; with right-angle packing real samples.
+    """
+    if right_angle:
+        first, last, scale = right_angle_factors(n1, mirrored(n1, self_paired=True), max(16, rows_in), dtype)
+        return first, last.swapaxes(1, 2).reshape(-1, 2 * n1), scale, scale
+    (first, there), (last, back) = (outer_factor(n1, inverse=way, dtype=dtype) for way in (False, True))
+    # Rows of zeros, and rows that nobody wants, are the last ones of both parts.
+    part, row = parts_read(rows_in)
+    first = np.where(row < rows_in, first[:, part * n1 + row], 0)
+    last = last.reshape(2, n1, 2 * n1)[:, :rows_out].reshape(2 * rows_out, 2 * n1)
+    return first, last, there, back
+
+
 @lru_cache(maxsize=16)
 def constants(
-    n1: int, n2: int, n3: int, n4: int, rows_in: int, rows_out: int, dtype: str
+    n1: int, n2: int, n3: int, n4: int, rows_in: int, rows_out: int, dtype: str, right_angle: bool = False
 ) -> NDArray[np.int32]:
     """Factors and twiddles that all warps share, in the order the kernel reads them.
 
@@ -109,21 +135,15 @@ def constants(
     k3, k4, n3s = mirrored(n3), mirrored(n4), mirrored(n3)
     # Phases and scales of factors go to twiddles of which none is exact anyway: those of k1 = 0 and k2 = 0 that are 1
     # stay 1. The middle factors' scales depend on k1: the spectrum undoes those.
+    first, last, _, back = outer_factors(n1, rows_in, rows_out, dtype, right_angle)
     undone = (
         factor_scale(n3, 0.5, dtype),
-        factor_scale(n4, 0.5, dtype)
-        * factor_scale(n3, 0.5, dtype)
-        * outer_factor(n1, inverse=True, dtype=dtype)[1],
+        factor_scale(n4, 0.5, dtype) * factor_scale(n3, 0.5, dtype) * back,
     )
     forward, inverse = twiddles(k3, (paired, split), (n3, n4), undone)
-    first, last = (outer_factor(n1, inverse=way, dtype=dtype)[0] for way in (False, True))
-    # Rows of zeros, and rows that nobody wants, are the last ones of both parts.
-    part, row = parts_read(rows_in)
-    first = np.where(row < rows_in, first[:, part * n1 + row], 0)
-    last = last.reshape(2, n1, 2 * n1)[:, :rows_out].reshape(2 * rows_out, 2 * n1)
     parts = [
-        layout.pack_operand(first, a(n1 // 8, row.size // 16), dtype),
-        layout.pack_operand(last, a(rows_out // 8, n1 // 8), dtype),
+        layout.pack_operand(first, a(n1 // 8, first.shape[1] // 16), dtype),
+        layout.pack_operand(last, a(last.shape[0] // 16, n1 // 8), dtype),
         layout.pack_operand(factor(n3, n3s, k3, shift=0.5, dtype=dtype), a(n3 // 16, n3 // 16), dtype),
         layout.pack_operand(factor(n4, paired, k4, shift=0.5, dtype=dtype).T, b(n4 // 16, n4 // 8), dtype),
         layout.pack_operand(factor(n4, k4, split, shift=0.5, dtype=dtype).T, b(n4 // 16, n4 // 8), dtype),
@@ -143,7 +163,9 @@ def constants(
 
 
 @lru_cache(maxsize=16)
-def tables(n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False) -> NDArray[np.int32]:
+def tables(
+    n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False, right_angle: bool = False
+) -> NDArray[np.int32]:
     """What each warp has of its own: N1 R words of outer twiddles, as many inverse, and middle factors of its k1.
 
     The twiddle of (k1, n) is w^(k1 n2 R) w^(k1 (n3 N4 + n4)): the first factor is part of the middle factors, so only
@@ -151,9 +173,9 @@ def tables(n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False) -
     half of the lanes (the other half has the same). With half-length packing `block_operands.mirror_offsets` follow.
     """
     n = n1 * n2 * n3 * n4
-    k1, n3s = mirrored(n1, self_paired=True), mirrored(n3)
+    k1, n3s = frequencies(n1, right_angle), mirrored(n3)
     middle = [middle_factor(n1, n2, k, inverse=way, dtype=dtype)[0] for way in (False, True) for k in k1]
-    scale = outer_factor(n1, inverse=False, dtype=dtype)[1]
+    scale = outer_factors(n1, n1, n1, dtype, right_angle)[2]
     c_rows, c_columns = layout.c_index(n1 // 8, n4 // 8)
     rows, columns = (
         x.reshape(4, 2, *x.shape[1:])[:, : n1 // 8].reshape(-1, *x.shape[1:]) for x in layout.b_index(1, 4)
@@ -172,6 +194,11 @@ def tables(n1: int, n2: int, n3: int, n4: int, dtype: str, half: bool = False) -
     words = np.concatenate([*outer, *inverse, *factors, *([mirror_offsets(16, n3, n4)] if half else [])])
     words.setflags(write=False)
     return words
+
+
+def frequencies(n1: int, right_angle: bool) -> NDArray[np.floating]:
+    """Slot of k1 -> frequency; with right-angle packing turned."""
+    return mirrored(n1, self_paired=True) + (TURN if right_angle else 0.0)
 
 
 def tiles_in_order(n1: int, n2: int, half: bool) -> NDArray[np.intp]:
@@ -200,8 +227,11 @@ def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[
     k1 = mirrored(n1, self_paired=True)
     order = (k1[slot] + n1 * k2)[:, None] + n1 * n2 * inner[None, :]
     phase = rotation(-(k4 + 0 * k3) / (2 * n4))[positions] / factor_scale(n4, 0.5, dtype)
+    right_angle = plan.packing == "right-angle"
+    middle = frequencies(n1, right_angle)
     scales = np.prod(
-        [[middle_factor(n1, n2, k, inverse=way, dtype=dtype)[1] for k in k1] for way in (False, True)], axis=0
+        [[middle_factor(n1, n2, k, inverse=way, dtype=dtype)[1] for k in middle] for way in (False, True)],
+        axis=0,
     )
     flat = order.reshape(-1), (phase[None, :] / scales[slot][:, None]).reshape(-1), n1 * n2
     if half:
@@ -212,7 +242,8 @@ def spectrum_of_plan(plan: Plan, dtype: str) -> tuple[NDArray[np.intp], NDArray[
 
 def operand_key(spec: Spec, marks: bytes = b"") -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.n3, spec.n4, spec.rows_in, spec.rows_out, spec.dtype, spec.half, marks)
+    factors = (spec.n1, spec.n2, spec.n3, spec.n4)
+    return (*factors, spec.rows_in, spec.rows_out, spec.dtype, spec.half, marks, spec.right_angle)
 
 
 def operands(
@@ -225,12 +256,13 @@ def operands(
     dtype: str,
     half: bool,
     marks: bytes = b"",
+    right_angle: bool = False,
 ) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments: what all warps share and marks, each warp's own."""
-    words = constants(n1, n2, n3, n4, rows_in, rows_out, dtype)
+    words = constants(n1, n2, n3, n4, rows_in, rows_out, dtype, right_angle)
     if marks:
         words = np.concatenate([words, np.frombuffer(marks, np.int32)])
-    return words, tables(n1, n2, n3, n4, dtype, half)
+    return words, tables(n1, n2, n3, n4, dtype, half, right_angle)
 
 
 def skipped_points(plan: Plan, kept: tuple[int, ...] = ()) -> int:

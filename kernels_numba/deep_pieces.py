@@ -28,18 +28,21 @@ def outer_writes(spec: Spec) -> Any:
 def rows_to_b(spec: Spec) -> Any:
     """A lane's words of rows 4 e + t, of both sequences -> registers (e, column tile): a row's two parts of a column.
 
-    A word is two columns of one sequence. (With half-length packing it is such a register as it stands.)
+    A word is two columns of one sequence. (With half-length packing it is such a register as it stands.) With
+    right-angle packing there is one sequence, and a register is a column of two rows.
     """
     rows = spec.rows_in // 4
+    if spec.right_angle:
+        return tuple((4 * e + j // 2, 4 * e + 2 + j // 2, j % 2) for e in range(rows // 2) for j in range(4))
     return tuple((2 * e + j // 2, 2 * (rows + e) + j // 2, j % 2) for e in range(rows) for j in range(4))
 
 
 def rows_in_order(spec: Spec) -> tuple[int, ...]:
     """Those registers in the order of a B operand, (tile of rows, column tile, r); -1 is a register of zeros."""
-    rows = spec.rows_in // 4
+    registers = spec.rows_in * spec.parts // 8
     return tuple(
-        4 * (2 * k + r) + j if 2 * k + r < rows else -1
-        for k in range(spec.contracted // 8)
+        4 * (2 * k + r) + j if 2 * k + r < registers else -1
+        for k in range(spec.contracted * spec.parts // 16)
         for j in range(4)
         for r in range(2)
     )

@@ -11,7 +11,7 @@ from monarch import Plan
 
 FACTORS = ((16, 8, 16, 16), (8, 8, 16, 16))
 """The factors this kernel takes: an 8 stands second, because N1 frequencies k1 are dealt to as many warps,"""
-PACKINGS = {"pair": FACTORS, "half": FACTORS}
+PACKINGS = {"pair": FACTORS, "half": FACTORS, "right-angle": FACTORS}
 """and with which packing."""
 STRIP = 32
 RESERVED_BYTES = 1024
@@ -49,6 +49,8 @@ class Spec:
     """The inverse middle twiddles are kept in shared memory, not read through the caches."""
     half: bool = False
     """One real sequence of 2 N samples as a complex one of N, not two real ones of N."""
+    right_angle: bool = False
+    """One real sequence of at most N samples as a complex one of N, turned; only its real parts are read and stored."""
     early: bool = False
     """A warp's own tables are loaded before the barrier in front of their use."""
     marked: int = 0
@@ -92,7 +94,17 @@ class Spec:
     @property
     def contracted(self) -> int:
         """Rows of the first contraction: those that are live, and zeros where they do not fill a tile."""
-        return max(8, self.rows_in)
+        return max(16 if self.right_angle else 8, self.rows_in)
+
+    @property
+    def parts(self) -> int:
+        """Numbers of a row that are contracted, and that come out: real and imaginary parts, or real ones alone."""
+        return 1 if self.right_angle else 2
+
+    @property
+    def stored(self) -> int:
+        """Rows of the last factor's results, as whole tiles."""
+        return 16 * -(-self.parts * self.rows_out // 16)
 
     @property
     def both(self) -> bool:
@@ -119,7 +131,8 @@ class Spec:
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         gates += "_twice" if self.twice else ""
         factors = f"{self.n1}x{self.n2}x{self.n3}x{self.n4}"
-        shape = f"{factors}{'_half' if self.half else ''}_in{self.rows_in}_out{self.rows_out}"
+        packed = "_half" * self.half + "_right" * self.right_angle
+        shape = f"{factors}{packed}_in{self.rows_in}_out{self.rows_out}"
         guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         cached = ("" if self.middle_shared else "_cached") + (f"_marked{self.marked}" if self.marked else "")
         return (
@@ -144,8 +157,8 @@ class Spec:
 
     @property
     def stage_words(self) -> int:
-        """One strip of two sequences, and of their input gates."""
-        return 2 * self.rows_in * STRIP // 2 * (2 if self.pregate else 1)
+        """One strip of two sequences (of one of twice the samples, or only one), and of their input gates."""
+        return self.parts * self.rows_in * STRIP // 2 * (2 if self.pregate else 1)
 
     @property
     def factor_words(self) -> int:
@@ -155,7 +168,8 @@ class Spec:
     @property
     def constant_places(self) -> tuple[int, ...]:
         """Words to F1, F1 inverse, F3, F4, F4 inverse, and to inner and middle twiddles, each forward and inverse."""
-        outer, fourth = (2 * self.n1 * rows for rows in (self.contracted, self.rows_out)), self.n4**2 // 2
+        outer = (self.n1 * rows for rows in (self.parts * self.contracted, self.stored))
+        fourth = self.n4**2 // 2
         sizes = (*outer, self.n3**2 // 2, fourth, fourth, self.inner, self.inner, self.q)
         return tuple(accumulate(sizes, initial=0))
 
@@ -191,25 +205,27 @@ def make_spec(
     if plan.packing not in PACKINGS or plan.factors not in PACKINGS[plan.packing]:
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-4 kernel; accepted are "
-            f"{' and '.join(map(str, FACTORS))} with packing 'pair' or 'half'"
+            f"{' and '.join(map(str, FACTORS))} with packing 'pair', 'half' or 'right-angle'"
         )
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
-    n1 = plan.factors[0]
+    n1, right_angle = plan.factors[0], plan.packing == "right-angle"
+    rows = [n1 // (2 if samples <= plan.n // 2 and not right_angle else 1) for samples in (signal, wanted)]
     # Measured: pairs of 32768 samples 3 % faster, one sequence of 65536 2 % slower, 16384 as fast.
     choices = {"early": plan.packing == "pair" and n1 == 16} | choices
     spec = Spec(
         *plan.factors,
         dtype,
-        n1 // (2 if signal <= plan.n // 2 else 1),
-        max(8, n1 // (2 if wanted <= plan.n // 2 else 1)),
+        rows[0],
+        max(8, rows[1]),
         halves,
         guarded,
         pregate,
         postgate,
         scaled,
         half=plan.packing == "half",
+        right_angle=right_angle,
         **choices,
     )
     if "ring" in choices:

@@ -59,6 +59,7 @@ def describe(convolve: Any) -> str:
     per_bin = int(spectrum.words.nbytes) / (channels * spectrum.plan.n)
     real = "complex" if spectrum.dtype in COMPLEX_TYPES else "real"
     sequences = {"half": "one sequence at a time", "pair": "two sequences together"}
+    sequences["right-angle"] = sequences["pair" if convolve.together == 2 else "half"]
     return "\n".join(
         [
             f"Convolution of {real} sequences [{batch}, {channels}, {length}] in {spectrum.dtype}, products in "

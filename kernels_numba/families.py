@@ -4,7 +4,8 @@ A family is a module with ``FACTORS`` and ``PACKINGS`` (the plans it runs), ``ma
 choices), ``build`` (the kernel function), ``SIGNATURE``, ``min_blocks``, ``workers`` (who takes items),
 ``operand_key`` and ``operands`` (its constant buffers, and what they depend on) and ``spectrum_layout`` (the filter's
 order). One whose instructions only one compute capability has says so as ``CAPABILITY``; one with too many plans to
-list says in words what they are as ``ACCEPTED``. A new kernel is a new family; nothing else changes.
+list says in words what they are as ``ACCEPTED``; one whose items are more sequences than share a transform says, by
+packing, how many, as ``TOGETHER``. A new kernel is a new family; nothing else changes.
 """
 
 from __future__ import annotations
@@ -65,6 +66,20 @@ HALVED_FACTORS: dict[int, tuple[int, ...]] = {
 }
 """The same, where it differs, for at most half a length of samples in and out: the usual causal convolution."""
 
+RIGHT_ANGLE_FACTORS: dict[int, tuple[int, ...]] = {
+    512: (16, 16),
+    768: (24, 16),
+    1024: (32, 16),
+    1280: (40, 16),
+    1536: (48, 16),
+    8192: (16, 16, 16),
+    12288: (24, 16, 16),
+    16384: (16, 16, 32),
+    24576: (24, 32, 16),
+    32768: (32, 32, 16),
+    65536: (16, 8, 16, 16),
+}
+"""The same, by right-angle packing."""
 
 COMPLEX_FACTORS: dict[int, tuple[int, ...]] = {
     256: (16, 16),
@@ -110,10 +125,16 @@ def fitted(
     """
     if not hasattr(spec, "overlap"):
         return spec
-    row = plan.n // plan.factors[0]
+    row = plan.strides[0] * (2 if plan.packing == "half" else 1)
     if not alone and spec.rows_in * row == length == spec.rows_out * row:
         spec = replace(spec, guarded=False)
     return replace(spec, overlap=capability is not None and capability >= HOPPER)
+
+
+def sequences_together(plan: Plan, dtype: str = "fp16") -> int:
+    """Sequences of an item of a plan's kernel: those that share a transform, or only its tables."""
+    together: dict[str, int] = getattr(_find(plan, dtype), "TOGETHER", {})
+    return together.get(plan.packing, plan.sequences_per_transform)
 
 
 def shared_bytes(plan: Plan, dtype: str = "fp16") -> int:
@@ -139,8 +160,9 @@ def default_plans(
     found = {}
     complex_data = complex_data or dtype == "complex64"
     by_length, halves = default_factors(dtype, complex_data=complex_data), HALVED_FACTORS
+    turned = RIGHT_ANGLE_FACTORS
     if dtype in FLOAT_TYPES or complex_data or not halved:
-        halves = {}
+        halves = turned = {}
     packing = "complex" if complex_data else "pair"
     for n, factors in by_length.items():
         lists = [halves[n], factors] if n in halves else [factors]
@@ -148,6 +170,8 @@ def default_plans(
         shorter = by_length.get(n // 2, ())
         halved_lists = (*lists, shorter) if not complex_data else ()  # which have no half-length packing
         candidates += [Plan(n, f, packing="half") for f in halved_lists if 2 * prod(f) == n]
+        if n in turned:
+            candidates.insert(0, Plan(n, turned[n], packing="right-angle"))
         for plan in candidates:
             family = _find(plan, dtype)
             if family and runs_on(family, capability) and shared_bytes(plan, dtype) <= limit:
@@ -190,5 +214,8 @@ def family_of(plan: Plan, dtype: str = "fp16") -> ModuleType:
             f"with packing '{packing}' " + ", ".join(found) for packing, found in accepted.items()
         )
         kind = " in fp32" if dtype in FLOAT_TYPES else ""
-        raise ValueError(f"plan: no fused kernel runs {plan}{kind}; accepted {text}")
+        same = [f for each in families(dtype) for f in each.PACKINGS.get(plan.packing, ())]
+        lists = ", ".join(format_factors(f) for f in same if prod(f) == plan.points)
+        instead = f"; lists of {plan.points} points with this packing: {lists}" if lists else ""
+        raise ValueError(f"plan: no fused kernel runs {plan}{kind}{instead}; accepted {text}")
     return family

@@ -30,7 +30,7 @@ import numpy as np
 
 from kernels_numba.arrays import Adapter, adapter_of, check_contiguous, check_place
 from kernels_numba.device import Device, device
-from kernels_numba.families import FLOAT_TYPES, family_of, fitted
+from kernels_numba.families import FLOAT_TYPES, family_of, fitted, sequences_together
 from kernels_numba.host_arrays import _write
 from kernels_numba.spectrum import Spectrum, prepare_filter
 from kernels_numba.tile.counters import Counters
@@ -159,8 +159,8 @@ class FFTConv:
         self.complex = spectrum.dtype in COMPLEX_TYPES
         # What a kernel is told of a complex sequence: as many real numbers, two neighbours each.
         self._scalars = (batch, spectrum.channels, spectrum.length * (2 if self.complex else 1))
-        together = spectrum.plan.sequences_per_transform
-        self.pairs = -(-batch // together)
+        self.together = sequences_together(spectrum.plan, spectrum.products)
+        self.pairs = -(-batch // self.together)
         self.items = self.pairs * spectrum.channels
         if self.items > MAX_ITEMS:
             raise ValueError(f"u: {self.items} pairs of sequences are more than {MAX_ITEMS}; split the batch")
@@ -264,7 +264,7 @@ class FFTConv:
         batch, _, length = self.shape
         halves = self._halves(low_bits)
         plan, products = self.spectrum.plan, self.spectrum.products
-        alone = batch % plan.sequences_per_transform != 0
+        alone = batch % self.together != 0
         spec = self.family.make_spec(
             plan,
             products,

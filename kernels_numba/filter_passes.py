@@ -33,6 +33,8 @@ class Spec:
     """Between these a peak needs no scale."""
     peaks: bool = False
     """Of "end": each block tells the largest magnitude of its points, which are of one row."""
+    turned: bool = False
+    """Of "first": points are turned before, as right-angle packing has them."""
 
     @property
     def double(self) -> bool:
@@ -44,7 +46,7 @@ class Spec:
         """For error messages and profilers."""
         wide = "_fp64" if self.double else ""
         detail = {
-            "first": f"_r{self.radix}_of_{self.taps}{wide}",
+            "first": f"_r{self.radix}_of_{self.taps}{wide}{'_turned' * self.turned}",
             "sums": f"_r{self.radix}_of_{self.taps}{wide}",
             "next": f"_r{self.radix}{wide}",
             "end": f"_r{self.radix}{'_peaks' * self.peaks}",
@@ -82,8 +84,8 @@ def _build_first(tile: Any, spec: Spec) -> Any:
     """Taps to points after the first pass.
 
     Arguments: ``taps`` [rows, .], ``places`` [2, P] (which tap each sample of the circle is, negative for none, first
-    the even samples), ``table`` of twiddles, ``points``; then the butterflies in all and in a row, and the distance of
-    two rows of taps.
+    the even samples), ``table`` of twiddles, if ``turned`` what points are multiplied by before, ``points``; then the
+    butterflies in all and in a row, and the distance of two rows of taps.
     """
     radix = spec.radix
     small, lane, warp, block, divide, int64 = (
@@ -99,6 +101,25 @@ def _build_first(tile: Any, spec: Spec) -> Any:
     dft = tile.dft_points(radix, 1, inverse=False, double=double)
     turn, store = tile.multiply_strided(radix, double=double), tile.store_strided(radix, double=double)
     join = tile.join
+    load_turns, before = tile.load_strided(radix, double=double), tile.multiply_complex_floats(radix)
+
+    def turned(taps, places, table, turns, points, butterflies, step, row_taps):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        valid = index < butterflies
+        now = small(index * valid)
+        row = small(divide(now, step))
+        column = small(now - row * step)
+        source = int64(row) * row_taps
+        x = join(
+            load(taps, source, places, column, step), load(taps, source, places, radix * step + column, step)
+        )
+        x = before(x, load_turns(turns, int64(column), step))
+        store(
+            points, int64(row) * (radix * step) + column, step, valid, turn(dft(x), table, 4 * column, step)
+        )
+
+    if spec.turned:
+        return turned
 
     def kernel(taps, places, table, points, butterflies, step, row_taps):
         index = small(block() * THREADS + 32 * warp() + lane())
@@ -381,7 +402,7 @@ def family(spec: Spec) -> Any:
     taps = {"fp16": "HALVES", "bf16": "HALVES", "fp32": "FLOATS", "fp64": "DOUBLES"}[spec.taps]
     inner = "DOUBLES" if spec.double else "FLOATS"
     pointers = {
-        "first": (taps, "WORDS", inner, inner),
+        "first": (taps, "WORDS", *(inner,) * (3 if spec.turned else 2)),
         "sums": (taps, "WORDS", inner, "WORDS", inner),
         "next": (inner,) * 4,
         "end": ("FLOATS",) * 2,

@@ -110,24 +110,42 @@ def tables(n: int, dtype: str, largest: int) -> tuple[NDArray, tuple[int, ...]]:
     return found, starts_of(n, largest)
 
 
-def numbers(n: int, targets: NDArray[np.intp], sources: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Which tap each sample of the circle is; -1 for none."""
+def numbers(
+    n: int, targets: NDArray[np.intp], sources: NDArray[np.intp], *, turned: bool = False
+) -> NDArray[np.int32]:
+    """Which tap each sample of the circle is, -1 for none; the two samples of a point side by side.
+
+    They are neighbours, or with right-angle packing (``turned``) half a circle apart.
+    """
     found = np.full(n, -1, np.int32)
     found[targets] = sources
-    return found
+    return found.reshape(2, -1).T.reshape(-1).copy() if turned else found
+
+
+def turns(points: int, dtype: str) -> NDArray[np.floating]:
+    """What right-angle packing multiplies points by, in the type that spectra of ``dtype`` are computed in."""
+    found = np.exp(-0.5j * np.pi * np.arange(points) / points)
+    return found.view(np.float64) if dtype == "fp32" else found.astype(np.complex64).view(np.float32)
 
 
 def tables_of_positions(
-    at: NDArray[np.intp], order: NDArray[np.intp], phase: NDArray[np.complex128], dtype: str
+    at: NDArray[np.intp],
+    order: NDArray[np.intp],
+    phase: NDArray[np.complex128],
+    dtype: str,
+    *,
+    turned: int = 0,
 ) -> dict[str, NDArray]:
     """``places`` [positions, 2] of X and its mirror, and ``weights`` [positions, 4], a and b of `filter_whole`.
 
-    ``at``: where each of the P points lies; ``order``, ``phase`` [1 or 2, positions] as in `spectrum`.
+    ``at``: where each of the P points lies; ``order``, ``phase`` [1 or 2, positions] as in `spectrum`. ``turned``:
+    positions are points themselves (1), as right-angle packing has them, or their conjugates (-1), those of ``-order``.
     """
     n, b = 2 * at.size, order % at.size
     assert (b == b[:1]).all(), "the bins of a position differ by P"
     root = np.exp(-2j * np.pi * order / n)
-    weights = np.stack([phase.sum(axis=0) / 2, -0.5j * (phase * root).sum(axis=0)], axis=1)
+    odd = turned * phase / 2 if turned else -0.5j * phase * root
+    weights = np.stack([phase.sum(axis=0) / 2, odd.sum(axis=0)], axis=1)
     real = weights.view(np.float64) if dtype == "fp32" else weights.astype(np.complex64).view(np.float32)
     return {"places": np.stack([at[b[0]], at[-b[0] % at.size]], axis=1).astype(np.int32), "weights": real}
 
@@ -140,13 +158,17 @@ def all_tables(
     dtype: str,
     *,
     both: bool = False,
+    turned: bool = False,
 ) -> dict[str, NDArray]:
     """What the kernels read beside taps, by name; ``both``: for the spectrum that correlates with the filter, too."""
     largest = largest_radix(dtype)
     at = natural_order_of(factors_of(n // 2, largest))
-    found = tables_of_positions(at, order, phase, dtype)
+    found = tables_of_positions(at, order, phase, dtype, turned=int(turned))
     if both:
-        found |= {f"{name}2": x for name, x in tables_of_positions(at, -order % n, phase, dtype).items()}
+        second = tables_of_positions(at, -order % n, phase, dtype, turned=-int(turned))
+        found |= {f"{name}2": x for name, x in second.items()}
+    if turned:
+        found["turns"] = turns(n // 2, dtype)
     numbered = {"numbers": numbers.reshape(-1, 2).T.copy(), "table": tables(n // 2, dtype, largest)[0]}
     radix = factors_of(n // 2, largest)[0]
     if radix not in RADICES:
@@ -197,8 +219,9 @@ def jobs(
     tiles: int,
     limits: tuple,
     both: bool = False,
+    turned: bool = False,
 ) -> tuple[Job, ...]:
-    """The launches for ``rows`` channels, in order; ``both``: of two spectra, as in `all_tables`."""
+    """The launches for ``rows`` channels, in order; ``both``: of two spectra, ``turned``, as in `all_tables`."""
     found = []
     inner = "fp32" if dtype == "fp32" else "fp16"  # fp16 and bf16 differ in the last kernel only
     points = n // 2
@@ -213,8 +236,9 @@ def jobs(
             sums = Spec("sums", radix, taps, inner)
             found.append(Job(sums, -(-rows * points // THREADS), names, (rows * points, step, row_taps)))
         elif i == 0:
-            names = ("taps", "numbers", "table", "points")
-            found.append(Job(Spec("first", radix, taps, inner), grid, names, (butterflies, step, row_taps)))
+            names = ("taps", "numbers", "table", *(("turns",) if turned else ()), "points")
+            first = Spec("first", radix, taps, inner, turned=turned)
+            found.append(Job(first, grid, names, (butterflies, step, row_taps)))
         elif step == 1 and dtype != "fp32" and in_blocks(points, radix):
             found.append(Job(Spec("end", radix, dtype=inner, peaks=True), grid, ("points", "peaks"), ()))
         else:
@@ -292,7 +316,8 @@ def transform(
     advance["spectrum2"] = advance["spectrum"]
     for first in range(0, rows, count):
         now = {name: address + first * advance.get(name, 0) for name, address in addresses.items()}
-        how = (n, min(count, rows - first), kind, row_taps, dtype, positions, tiles, limits, both, index)
+        which = both, "turns" in constants
+        how = (n, min(count, rows - first), kind, row_taps, dtype, positions, tiles, limits, *which, index)
         for run, names in _launches(*how):
             run(stream, *[now[name] for name in names])
     return (words, scales, words2) if both else (words, scales)

@@ -46,6 +46,8 @@ class Spec:
     taps: str
     dtype: str
     limits: tuple[float, float]
+    turned: bool = False
+    """Points are turned before, and positions are half as many, as right-angle packing has them."""
 
     @property
     def shape(self) -> Shape:
@@ -70,11 +72,14 @@ class Spec:
     @property
     def name(self) -> str:
         """For error messages and profilers."""
-        return f"filter_whole_{'x'.join(map(str, self.factors))}_of_{self.taps}_{self.dtype}"
+        turned = "_turned" * self.turned
+        return f"filter_whole_{'x'.join(map(str, self.factors))}_of_{self.taps}_{self.dtype}{turned}"
 
 
-def fits(n: int, limit: int = LARGEST_SHARED_BYTES) -> bool:
+def fits(n: int, limit: int = LARGEST_SHARED_BYTES, *, turned: bool = False) -> bool:
     """Whether N points can be done here, with ``limit`` bytes of shared memory a block."""
+    if n // 2 in FACTORS and turned and shape_of(FACTORS[n // 2]).held % 8:  # positions go four by four
+        return False
     return n // 2 in FACTORS and Spec(FACTORS[n // 2], "fp32", "fp16", (0, 0)).shared_bytes <= limit
 
 
@@ -82,8 +87,9 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile``.
 
     Arguments: ``taps`` [rows, .], ``numbers`` [N] (which tap each sample of the circle is, negative for none),
-    ``table`` of twiddles, ``roots`` [R, T, 2] and ``mirrors`` of each thread's points, ``places`` [positions, 2] and
-    ``weights`` [positions, 4] (see `tables`), ``spectrum``, ``scales``; then the filters, the distance of two rows of
+    ``table`` of twiddles, ``roots`` [R, T, 2] and ``mirrors`` of each thread's points (behind ``roots``, if ``turned``,
+    what points are multiplied by before), ``places`` [positions, 2] and ``weights`` [positions, 4] (see `tables`),
+    ``spectrum``, ``scales``; then the filters, the distance of two rows of
     taps, pairs of positions in a row, and in a tile (real parts, then imaginary parts).
     """
     shape = spec.shape
@@ -103,6 +109,10 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.int64,
     )
     load = tile.load_samples(shape.constants(stages[0], stages[0].radix), spec.taps)
+    turned, taken = spec.turned, held // 2 if spec.turned else held
+    own = enumerate(shape.constants(stages[0], stages[0].radix))
+    load_turns = tile.load_floats(tuple((2 * c, (i, i + held)) for i, c in own), 2 * held, guarded=False)
+    before, turns_at = tile.multiply_complex_floats(held), 2 * shape.points
     four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
     (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
     dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
@@ -162,6 +172,8 @@ def build(tile: Any, spec: Spec) -> Any:
         there = small(row < rows)
         row = small(row * there)
         x = load(taps, int64(row) * row_taps, numbers, j)
+        if turned:
+            x = before(x, load_turns(roots, int64(turns_at), turns_at, 2 * j))
         put1(at1, turn1(dft1(x), table, 4 * m1))
         barrier()
         x = dft2(get2(at2))
@@ -191,7 +203,9 @@ def build(tile: Any, spec: Spec) -> Any:
         start = small(4 * pairs * row + limit * (1 - there))
         pair = j
         turn = small(0)
-        while turn < held:  # as many pairs of positions as points; four at a time, for a wait is long
+        while (
+            turn < taken
+        ):  # as many pairs of positions as points, or half; four at a time, for a wait is long
             x = pack(scaled(combine(base, places, weights, pair), scale[0]))
             real1 = small(start + 2 * (pair + small(divide(pair, tile_pairs)) * tile_pairs))
             pair = small(pair + threads)
@@ -222,7 +236,9 @@ def family(spec: Spec) -> Any:
     )
 
 
-def tables(n: int, order: NDArray[np.intp], phase: NDArray[np.complex128]) -> dict[str, NDArray]:
+def tables(
+    n: int, order: NDArray[np.intp], phase: NDArray[np.complex128], *, turned: bool = False
+) -> dict[str, NDArray]:
     """What the kernel reads beside taps and their numbers, by name; ``order``, ``phase`` [1 or 2, N] as in `spectrum`.
 
     ``places`` are words of a filter's points in shared memory: X and its mirror for each position.
@@ -230,9 +246,11 @@ def tables(n: int, order: NDArray[np.intp], phase: NDArray[np.complex128]) -> di
     factors = FACTORS[n // 2]
     return {
         "table": float_spec.tables(factors),
-        "roots": _roots(factors),
+        "roots": _roots(factors, turned),
         "mirrors": float_spec.mirrors(factors),
-        **filter_transform.tables_of_positions(2 * _shape_places(factors), order, phase, "fp16"),
+        **filter_transform.tables_of_positions(
+            2 * _shape_places(factors), order, phase, "fp16", turned=int(turned)
+        ),
     }
 
 
@@ -260,7 +278,12 @@ def transform(
     for first in range(0, rows, count):
         now = min(count, rows - first)
         run = _launcher(
-            Spec(FACTORS[n // 2], kind, dtype, limits), now, row_taps, positions // 2, tiles, index
+            Spec(FACTORS[n // 2], kind, dtype, limits, 2 * positions == n),
+            now,
+            row_taps,
+            positions // 2,
+            tiles,
+            index,
         )
         done = (at + first * row_taps * itemsize, *pointers, to + 4 * positions * first, scale_at + 4 * first)
         run(stream, *done)
@@ -284,11 +307,12 @@ def _shape_places(factors: tuple[int, ...]) -> NDArray[np.intp]:
 
 
 @lru_cache(maxsize=32)
-def _roots(factors: tuple[int, ...]) -> NDArray[np.float32]:
-    """[R, T, 2]: -i / 2 e^(-2 pi i k / N) of each thread's points."""
+def _roots(factors: tuple[int, ...], turned: bool = False) -> NDArray[np.float32]:
+    """[R, T, 2]: -i / 2 e^(-2 pi i k / N) of each thread's points; then, if turned, what points are turned by."""
     shape = shape_of(factors)
     last = shape.stages[-1]
     constants = np.array(shape.constants(last, last.radix))
     slot = shape.place(last, np.arange(shape.threads), 0)[None, :] + constants[:, None]
     k = np.argsort(natural_order_of(factors))[slot]
-    return (-0.5j * np.exp(-1j * np.pi * k / shape.points)).astype(np.complex64).view(np.float32)
+    found = (-0.5j * np.exp(-1j * np.pi * k / shape.points)).astype(np.complex64).view(np.float32).reshape(-1)
+    return np.concatenate([found, filter_transform.turns(shape.points, "fp16")]) if turned else found

@@ -23,19 +23,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba import block_pieces as pieces
 from kernels_numba.block_operands import kept_axes, operand_key, operands, skipped_points
 from kernels_numba.block_operands import spectrum_of_plan as spectrum_layout
-from kernels_numba.block_pieces import (
-    copy_pieces,
-    first_exchange_pieces,
-    first_exchange_reads,
-    mirror_registers,
-    output_pieces,
-    rows_to_b,
-    second_exchange_pieces,
-    second_exchange_reads,
-    woven,
-)
 from kernels_numba.block_spec import FACTORS, PACKINGS, STRIP, STRIP_WORDS, Spec, make_spec, min_blocks
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 
@@ -52,17 +42,15 @@ def build(tile: Any, spec: Spec) -> Any:
     warps, halves, guarded, ring = spec.warps, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, twice, in_shared = spec.pregate, spec.postgate, spec.twice, spec.tables_shared
     gates_after = gated_in and spec.gates_after
-    half, unit = spec.half, spec.unit
+    half, unit, right, beside = spec.half, spec.unit, spec.right_angle, spec.beside
     windows, ahead = spec.windows, spec.ahead and not (half or spec.marked)
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles, groups1, strips = spec.rows_in // 16, rows // 8, spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
-    outer = groups1 * 4  # registers of the real parts of a packed strip
+    outer, kept = groups1 * 4, spec.rows_out // 8 * 4  # registers of real parts of a strip, in and out
     inner, bins = q // 64, n2 * spec.kept3  # registers of real parts of a packed k1, and points of it kept
-    kept = spec.rows_out // 8 * 4
-    per_row = n3 // 16  # strips of two rows n2
-    log_per_row = per_row.bit_length() - 1
+    per_row, log_per_row = n3 // 16, n3 // 32  # strips of two rows n2
 
     # Where things lie in shared memory.
     at_f1, at_f2, at_f3, at_f3i, at_f2i, at_f1i, at_t2, at_t2i, total = spec.constant_places
@@ -71,31 +59,37 @@ def build(tile: Any, spec: Spec) -> Any:
     at_exchange = at_tables + (spec.table_words if in_shared else 0)
     at_stage = at_exchange + spec.exchange_words
     es, eb, es2, shift2 = spec.row_words, spec.row_pair_words, spec.pair_words, spec.second_shift
-    slot_words = es2 if spec.half else es  # from the k1 of a slot to the next slot's
+    slot_words = es2 if beside else es  # from the k1 of a slot to the next slot's
+    served = 2 if right else 1  # sequences that have outer twiddles and spectrum in common
+    strip_words, inverse_at, row_bins = 32 * rows // served, n // served, 2 * bins // served
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
-    copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
+    copy_rows = tile.copy_pieces(pieces.copy_pieces(spec), halves, guarded=guarded)
 
     lane, warp, block, divide, small = tile.lane, tile.warp, tile.block, tile.divide, tile.small
-    scaled, one, together, sequences = spec.scaled, tile.one, q <= 256, 2 // spec.unit
+    scaled, one, together, sequences = spec.scaled, tile.one, spec.together, 2 // spec.unit
     barrier, warp_sync, commit, int64 = tile.barrier, tile.warp_sync, tile.commit, tile.int64
     follow = tile.follow(overlap=spec.overlap)
     turns_of = tile.opaque if spec.rolled else tile.small
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_scale = tile.copy_words_async, tile.join, tile.load_float
-    multiply_outer, multiply_inner = (tile.multiply_complex(count) for count in (outer, inner))
+    multiply_inner = tile.multiply_complex(inner)
     # A
     chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
     load_rows, gate_in = tile.load_shared(4 * in_tiles * chunk, chunk), tile.multiply(4 * in_tiles * chunk)
-    first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
+    first_to_b, second_to_b = (tile.pair_halves(pieces.rows_to_b(spec, part)) for part in range(2))
     log_width = 5 + int(half)
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
-    stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
+    if right:
+        stage1, multiply_outer = tile.mma_to_parts(t1, 4, in_tiles), tile.multiply_complex_shared(outer // 2)
+    else:
+        stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
+        multiply_outer = tile.multiply_complex(outer)
     pack_outer = tile.pack(2 * outer)
-    load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
-    put_first = tile.store_shared_pieces(first_exchange_pieces(spec))
+    load_table_shared, load_table = (f(2 * outer // served, 4) for f in (tile.load_shared, tile.load_global))
+    put_first = tile.store_shared_pieces(pieces.first_exchange_pieces(spec))
     # B
     registers_b = t2 * j2 * 2
-    get_first = tile.load_pieces(first_exchange_reads(spec), 2 * registers_b)
+    get_first = tile.load_pieces(pieces.first_exchange_reads(spec), 2 * registers_b)
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(n3 * spec.kept3 // 64, 4)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
     stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
@@ -106,23 +100,25 @@ def build(tile: Any, spec: Spec) -> Any:
     load_bins, multiply_bins = tile.load_global(bins // 32, 4), tile.multiply_complex(bins // 64)
     to_a, bins_to_a = tile.select(columns_to_a(n2, n3)), tile.select(columns_to_a(n2, spec.kept3))
     transpose = tile.transpose(rows_of_tile_to_b(n2, n3))
-    low, high = (tile.pair_halves(tuple((i, i + 2 * inner, e) for i in range(2 * inner))) for e in range(2))
-    put_second = tile.store_shared_pieces(second_exchange_pieces(spec))
+    low, high = (tile.pair_halves(pieces.joined_halves(spec, e)) for e in range(2))
+    put_second = tile.store_shared_pieces(pieces.second_exchange_pieces(spec))
     marked, load_word, nothing = spec.marked, tile.load_global(1, 1), tile.select_or_zero((-1,) * (4 * inner))
     # C
-    get_second = tile.load_pieces(second_exchange_reads(spec), 16 * t1)
-    load_f1i = tile.load_shared(t1 * t1 * 4, 4)
-    stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
+    get_second = tile.load_pieces(pieces.second_exchange_reads(spec), 16 * t1)
+    load_f1i = tile.load_shared(spec.last_rows // 16 * t1 * 4, 4)
+    if right:
+        stage1i = tile.mma_from_parts(spec.last_rows // 16, 4, t1, 2 * kept)
+    else:
+        stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
-    weave = tile.select(woven(spec))
-    mirror = tile.select(mirror_registers(n2, n3))
+    weave = tile.select(pieces.woven(spec))
+    mirror = tile.select(pieces.mirror_registers(n2, n3))
     multiply_mirror = tile.multiply_mirror(inner)
     load_offsets, gather_mirror = tile.gather_halves(2 * inner)
     put_tile = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))
-    real, imaginary = output_pieces(spec, 0), output_pieces(spec, kept)
-    store_real = tile.store_pieces(real, halves, guarded=guarded)
-    store_imaginary = tile.store_pieces(imaginary, halves, guarded=guarded)
-    gather_gate = tile.gather(output_pieces(spec, 0), kept, halves, guarded=guarded)
+    real, imaginary = pieces.output_pieces(spec, 0), pieces.output_pieces(spec, kept)
+    store_real, store_imaginary = (tile.store_pieces(x, halves, guarded=guarded) for x in (real, imaginary))
+    gather_gate = tile.gather(real, kept, halves, guarded=guarded)
 
     def kernel(
         u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
@@ -194,13 +190,13 @@ def build(tile: Any, spec: Spec) -> Any:
         base = copy_base
         item = first
         if not in_shared:  # of the first strip: ahead of its item, as others are ahead of their turns
-            table = load_table(tables, my_strip * (32 * rows) + c, 128)
+            table = load_table(tables, my_strip * strip_words + c, 128)
         while item < items:
-            k_at = int64(h) * (unit * n1 * bins) + c
+            k_at = int64(h) * (unit * n1 * bins // served) + c
             s = load_scale(scales, h) if scaled else one
             if ahead:
-                k0 = load_bins(spectrum, k_at + w * my_pairs * (2 * bins), 128)
-                k1 = load_bins(spectrum, k_at + w * my_pairs * (2 * bins) + bins, 128)
+                k0 = load_bins(spectrum, k_at + w * my_pairs * row_bins, 128)
+                k1 = k0 if right else load_bins(spectrum, k_at + w * my_pairs * row_bins + bins, 128)
             # ---- A: contract n1 for this warp's strips
             strip = my_strip
             while strip < end_strip:
@@ -253,12 +249,12 @@ def build(tile: Any, spec: Spec) -> Any:
                 if turn >= 0:
                     z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
                     if in_shared:
-                        table = load_table_shared(at_tables + strip * (32 * rows) + c, 128)
+                        table = load_table_shared(at_tables + strip * strip_words + c, 128)
                     to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
                     put_first(to, to, to, to, multiply_outer(z, table))
                     strip = small(strip + 1)
                     if not in_shared and strip < end_strip:
-                        table = load_table(tables, strip * (32 * rows) + c, 128)
+                        table = load_table(tables, strip * strip_words + c, 128)
                 turn = small(turn + 1)
                 slot_at = small(slot_at + stage_words)
                 if slot_at == ring_end:
@@ -277,9 +273,9 @@ def build(tile: Any, spec: Spec) -> Any:
                         pair = small(pair + 1)
                         continue
                 at = small(first_get + pair * es2)
-                from_k = k_at + pair * (2 * bins)
-                table0 = small(n + pair * (q if half else 2 * q) + c)
-                table1 = small(table0 + (n // 2 if half else q))
+                from_k = k_at + pair * row_bins
+                table0 = small(inverse_at + pair * (q if beside else 2 * q) + c)
+                table1 = small(table0 + (0 if right else n // 2 if half else q))
                 if half:  # two k1 that mirror each other, or mirror themselves: 0 and N1 / 2
                     x0 = get_first(at, at, at, at)
                     z0 = multiply_inner(
@@ -320,7 +316,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     odd_at = small(at + es)
                     x1 = get_first(odd_at, odd_at, odd_at, odd_at)
                     if not ahead:
-                        k0, k1 = load_bins(spectrum, from_k, 128), load_bins(spectrum, from_k + bins, 128)
+                        k0 = load_bins(spectrum, from_k, 128)
+                        k1 = k0 if right else load_bins(spectrum, from_k + bins, 128)
                     f2, t2 = load_f2(at_f2 + c, 128), load_inner_shared(at_t2 + c, 128)
                     z0 = multiply_inner(pack_inner(stage2(f2, x0)), t2)
                     y0 = multiply_inner(pack_inner(stage2(f2, x1)), t2)
@@ -328,8 +325,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     z1 = multiply_bins(pack_bins(stage3(to_a(z0), f3)), k0)
                     y1 = multiply_bins(pack_bins(stage3(to_a(y0), f3)), k1)
                     if ahead and pair + 1 < pair_end:
-                        k0 = load_bins(spectrum, from_k + 2 * bins, 128)
-                        k1 = load_bins(spectrum, from_k + 3 * bins, 128)
+                        k0 = load_bins(spectrum, from_k + row_bins, 128)
+                        k1 = k0 if right else load_bins(spectrum, from_k + 3 * bins, 128)
                     f3i, t2i = load_f3(at_f3i + c, 128), load_inner_shared(at_t2i + c, 128)
                     z2 = multiply_inner(pack_inner(stage3i(bins_to_a(z1), f3i)), t2i)
                     y2 = multiply_inner(pack_inner(stage3i(bins_to_a(y1), f3i)), t2i)
@@ -344,7 +341,7 @@ def build(tile: Any, spec: Spec) -> Any:
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
                     )
                     z1 = multiply_bins(pack_bins(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
-                    if ahead and pair + 1 < pair_end:
+                    if ahead and not right and pair + 1 < pair_end:
                         k0 = load_bins(spectrum, from_k + 2 * bins, 128)
                     z2 = multiply_inner(
                         pack_inner(stage3i(bins_to_a(z1), load_f3(at_f3i + c, 128))),
@@ -353,14 +350,15 @@ def build(tile: Any, spec: Spec) -> Any:
                     z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
                     at = small(at + es)
                     x1 = get_first(at, at, at, at)
-                    if not ahead:
-                        k1 = load_bins(spectrum, from_k + bins, 128)
+                    if right or not ahead:
+                        k1 = k0 if right else load_bins(spectrum, from_k + bins, 128)
                     y0 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
                     )
                     y1 = multiply_bins(pack_bins(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
                     if ahead and pair + 1 < pair_end:
-                        k1 = load_bins(spectrum, from_k + 3 * bins, 128)
+                        k1 = load_bins(spectrum, from_k + (bins if right else 3 * bins), 128)
+                        k0 = k1 if right else k0
                     y2 = multiply_inner(
                         pack_inner(stage3i(bins_to_a(y1), load_f3(at_f3i + c, 128))),
                         load_inner_shared(at_t2i + c, 128),
@@ -370,15 +368,15 @@ def build(tile: Any, spec: Spec) -> Any:
                     even = multiply_inner(z3, load_inner_shared(at_tables + table0, 128))
                     uneven = multiply_inner(y3, load_inner_shared(at_tables + table1, 128))
                 else:
-                    even = multiply_inner(z3, load_inner(tables, table0, 128))
-                    uneven = multiply_inner(y3, load_inner(tables, table1, 128))
-                both = join(even, uneven)
+                    back = load_inner(tables, table0, 128)
+                    even = multiply_inner(z3, back)
+                    uneven = multiply_inner(y3, back if right else load_inner(tables, table1, 128))
                 row_at = small(pair * es2 + (pair & 3) * shift2)
                 up_at, down_at = small(row_at + up), small(row_at + down)
+                both = join(even, uneven)
+                both = join(low(both), high(both))
                 warp_sync()
-                put_second(
-                    up_at + plus, up_at + minus, down_at + plus, down_at + minus, join(low(both), high(both))
-                )
+                put_second(up_at + plus, up_at + minus, down_at + plus, down_at + minus, both)
                 pair = small(pair + 1)
             barrier()
             # ---- C: back to samples
@@ -415,7 +413,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     store_imaginary(out2, other, limit, o_up, o_down, o, o, out)
                 strip = small(strip + 1)
             if not in_shared:
-                table = load_table(tables, my_strip * (32 * rows) + c, 128)
+                table = load_table(tables, my_strip * strip_words + c, 128)
             barrier()
             h, p = small(h + next_h), small(p + next_p)
             if p >= pairs:
@@ -426,6 +424,8 @@ def build(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
+TOGETHER = {"right-angle": 2}
+"""By packing, sequences of an item, where they are not those of a transform."""
 SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 

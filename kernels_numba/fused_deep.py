@@ -39,11 +39,9 @@ def build(tile: Any, spec: Spec) -> Any:
     gated_in, gated_out, twice, half, unit = spec.pregate, spec.postgate, spec.twice, spec.half, spec.unit
     shares, strips, per_k1 = spec.shares, spec.strips, n2 // 2
     log_strips = strips.bit_length() - 1
-    share_words = n1 * n4  # of the outer twiddles, for one n3
-    next_share = 16 * warps  # from one n3 of a warp to its other in the exchange
+    share_words, next_share = n1 * n4, 16 * warps  # outer twiddles of one n3; to a warp's other n3
     middle_strips, back_strips, tiles = n3 // 2, points // STRIP, n1 * n2 // 2 // warps
-    inner = points // 64  # registers of the real parts of a packed inner matrix
-    kept = spec.rows_out // 8 * 4
+    inner, kept = points // 64, spec.rows_out // 8 * 4  # registers of real parts: of a tile, of results
 
     # Where things lie, in shared memory and in the table.
     at_f1, at_f1i, at_f3, at_f4, at_f4i, at_t3, at_t3i, at_t2, at_t2i = spec.constant_places
@@ -54,10 +52,10 @@ def build(tile: Any, spec: Spec) -> Any:
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
 
     copy_rows = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded)
-    pre_at = 4 * sequence_words
+    single, pre_words, pre_at = spec.right_angle, spec.parts * sequence_words, 2 * spec.parts * sequence_words
     lane, warp, block, divide, small = tile.lane, tile.warp, tile.block, tile.divide, tile.small
     scaled, load_scale, one, middle_shared = spec.scaled, tile.load_float, tile.one, spec.middle_shared
-    sequences, both = 2 // unit, spec.both
+    sequences, both = 1 if single else 2 // unit, spec.both
     copies = 1 if both else sequences
     barrier, warp_sync, commit, int64 = tile.barrier, tile.warp_sync, tile.commit, tile.int64
     follow, meet = tile.follow(overlap=spec.overlap), barrier if half else warp_sync
@@ -72,11 +70,10 @@ def build(tile: Any, spec: Spec) -> Any:
         64 * unit,
         spec.rows_in,
     )  # words of a lane's four columns; of four rows
-    in_words = rows_in // 4 * chunk
+    in_words, log_width = rows_in // 4 * chunk, 5 + int(half)
     load_rows, gate_in = tile.load_shared(in_words, chunk), tile.multiply(in_words)
     to_b, in_order = tile.pair_halves(pieces.rows_to_b(spec)), tile.select_or_zero(pieces.rows_in_order(spec))
-    log_width = 5 + int(half)
-    in_tiles, out_tiles, k1_tiles = (rows // 8 for rows in (spec.contracted, spec.rows_out, n1))  # both parts
+    in_tiles, out_tiles, k1_tiles = spec.parts * spec.contracted // 16, spec.stored // 16, n1 // 8
     load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma(k1_tiles, 4, in_tiles)
     pack_outer, multiply_outer = tile.pack(n1), tile.multiply_complex(n1 // 2)
     load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(pieces.twiddle_pairs(spec))
@@ -104,12 +101,14 @@ def build(tile: Any, spec: Spec) -> Any:
     load_outer_i, get_last = tile.load_global(n1, 4), tile.load_pieces(pieces.outer_reads(spec), n1)
     last_to_b = tile.pair_halves_swapped(pieces.outer_pairs(spec))
     last_in_order = tile.select(pieces.outer_in_order(spec))
-    load_f1i, stage1i = tile.load_shared(4 * out_tiles * k1_tiles, 4), tile.mma(out_tiles, 4, k1_tiles)
-    scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
+    load_f1i, results = tile.load_shared(4 * out_tiles * k1_tiles, 4), spec.parts * kept  # packed registers
+    stage1i = tile.mma_first(out_tiles, 4, k1_tiles, 2 * results)
+    scale, pack_out, gate_out = tile.scale(2 * results), tile.pack(results), tile.multiply(results)
     weave = tile.select(woven(spec))
     store_real = tile.store_pieces(pieces.output_pieces(spec, 0), halves, guarded=guarded)
-    store_imaginary = tile.store_pieces(pieces.output_pieces(spec, kept), halves, guarded=guarded)
-    gather_gate = tile.gather(pieces.output_pieces(spec, 0), kept, halves, guarded=guarded)
+    imaginary = () if single else pieces.output_pieces(spec, kept)
+    store_imaginary = tile.store_pieces(imaginary, halves, guarded=guarded)
+    gather = tile.gather(pieces.output_pieces(spec, 0), kept, halves, guarded=guarded)
 
     def kernel(
         u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
@@ -204,11 +203,12 @@ def build(tile: Any, spec: Spec) -> Any:
                         warp_sync()
                         at = small(read_here + slot_at)
                         u1 = load_rows(at, row_step)
-                        u2 = u1 if half else load_rows(at + sequence_words, row_step)
+                        u2 = u1 if sequences == 1 else load_rows(at + sequence_words, row_step)
                         if gated_in:
-                            u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
-                            u2 = u1 if half else gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
-                        x = in_order(u1 if half else to_b(join(u1, u2)))
+                            u1 = gate_in(u1, load_rows(at + pre_words, row_step))
+                            if sequences > 1:
+                                u2 = gate_in(u2, load_rows(at + pre_words + sequence_words, row_step))
+                        x = in_order(u1 if half else to_b(u1 if single else join(u1, u2)))
                         warp_sync()
                     if small(turn + ring) < turns:
                         e = small(copy_here + (copy_strip & (strips - 1)) * (2 * unit * points))
@@ -379,7 +379,7 @@ def build(tile: Any, spec: Spec) -> Any:
             barrier()
             # ---- C: back to samples
             # The other sequence of the pair; or, of the one sequence, the other four points of a lane.
-            other_base = base + (8 if half else other_sequence)
+            base2 = base + (8 if half else other_sequence)
             limit = small(length - 8 if half else length * (2 * p + 1 < batch))
             if not gated_out:
                 f1i = load_f1i(at_f1i + c, 128)
@@ -393,8 +393,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 while strip < end_strip:
                     o = small(out_here + strip * (2 * unit * points) + share * next_n3)
                     if gated_out:
-                        gate1 = gather_gate(post, base, length, o, o, o, o)
-                        gate2 = gather_gate(post, other_base, limit, o, o, o, o)
+                        gate1 = gather(post, base, length, o, o, o, o)
+                        gates = gate1 if single else join(gate1, gather(post, base2, limit, o, o, o, o))
                     at = small(get_here + strip * (2 * ts) + share * next_share)
                     x2 = multiply_outer(last_to_b(get_last(at, at, at, at), upper), t1i)
                     if gated_out:  # here too
@@ -404,15 +404,15 @@ def build(tile: Any, spec: Spec) -> Any:
                         y5 = scale(y5, s)
                     z5 = pack_out(weave(y5)) if half else pack_out(y5)
                     if twice:
-                        gate3 = gather_gate(post2, base, length, o, o, o, o)
-                        gate4 = gather_gate(post2, other_base, limit, o, o, o, o)
-                    out = gate_out(z5, join(gate1, gate2)) if gated_out else z5
+                        gate3 = gather(post2, base, length, o, o, o, o)
+                        gates2 = gate3 if single else join(gate3, gather(post2, base2, limit, o, o, o, o))
+                    out = gate_out(z5, gates) if gated_out else z5
                     store_real(y, base, length, o, o, o, o, out)
-                    store_imaginary(y, other_base, limit, o, o, o, o, out)
+                    store_imaginary(y, base2, limit, o, o, o, o, out)
                     if twice:
-                        out = gate_out(z5, join(gate3, gate4))
+                        out = gate_out(z5, gates2)
                         store_real(out2, base, length, o, o, o, o, out)
-                        store_imaginary(out2, other_base, limit, o, o, o, o, out)
+                        store_imaginary(out2, base2, limit, o, o, o, o, out)
                     strip = small(strip + 1)
                 share = small(share + 1)
             if early:

@@ -30,7 +30,7 @@ from typing import Any
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 from kernels_numba.warp_operands import kept_axes, operand_key, operands
 from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
-from kernels_numba.warp_pieces import copy_pieces, output_pieces, rows_to_b
+from kernels_numba.warp_pieces import copy_pieces, output_pieces, rows_of_parts_to_b, rows_to_b
 from kernels_numba.warp_spec import FACTORS, PACKINGS, Spec, make_spec, min_blocks
 
 
@@ -70,7 +70,8 @@ def build(tile: Any, spec: Spec) -> Any:
     pre_at = 4 * spec.sequence_words
     gate_copies, gate_words = spec.output_words * 2 // (32 * halves), spec.output_words
     second_gate = 2 * gate_words
-    bins, unguarded = kept1 * kept2, not spec.masked_out
+    served, right = spec.served, spec.right_angle
+    bins, unguarded = kept1 * kept2 // served, not spec.masked_out
 
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -93,26 +94,33 @@ def build(tile: Any, spec: Spec) -> Any:
     chunk = column_tiles // 2  # words of a lane's contiguous columns
     load_rows = tile.load_shared(spec.rows_in // 4 * chunk, chunk)
     load_f1 = tile.load_shared(spec.first_words // 32, 4)
-    load_twiddle = tile.load_shared(2 * packed, 4)
+    load_twiddle = tile.load_shared(2 * packed // served, 4)
     load_f2 = tile.load_shared(k2_tiles * bin_tiles * 2, 4)  # as many as of its inverse
-    load_f4 = tile.load_shared(row_tiles * k1_tiles * (8 if spec.lower else 4), 4)
-    load_spectrum, load_scale = tile.load_global(2 * packed_bins, 4), tile.load_float
-    if spec.parts_in:
+    last_tiles = spec.last_rows // 16 if right else row_tiles
+    load_f4 = tile.load_shared(last_tiles * k1_tiles * (8 if spec.lower else 4), 4)
+    wide = spec.bins_wide  # registers of the spectrum that are loaded at once
+    load_spectrum, load_scale = tile.load_global(2 * packed_bins // served, wide), tile.load_float
+    if right:
+        stage1 = tile.mma_to_parts(k1_tiles, column_tiles, spec.rows_in // 16)
+    elif spec.parts_in:
         stage1 = tile.mma(2 * k1_tiles, column_tiles, spec.rows_in // 8)
     else:
         stage1 = tile.dft_rows(k1_tiles, column_tiles, spec.rows_in // 16, inverse=False, self_paired=True)
     stage2 = tile.dft_columns(k1_tiles, bin_tiles, k2_tiles, inverse=False)
     stage3 = tile.dft_columns(k1_tiles, column_tiles, bin_tiles // 2, inverse=True)
-    if spec.lower:
+    if right:
+        stage4 = tile.mma_from_parts(last_tiles, column_tiles, k1_tiles, 2 * kept)
+    elif spec.lower:
         stage4 = tile.mma(row_tiles, column_tiles, 2 * k1_tiles)
     else:
         stage4 = tile.dft_rows(row_tiles, column_tiles, k1_tiles, inverse=True)
-    pack, scale, multiply = tile.pack(2 * packed), tile.scale(4 * kept), tile.multiply_complex(packed)
-    pack_bins, multiply_bins = tile.pack(2 * packed_bins), tile.multiply_complex(packed_bins)
+    pack, scale, pack_bins = tile.pack(2 * packed), tile.scale(4 * kept), tile.pack(2 * packed_bins)
+    product = tile.multiply_complex_shared if right else tile.multiply_complex
+    multiply, multiply_bins = (product(count // served) for count in (packed, packed_bins))
     gate_in, gate_out, join = tile.multiply(read), tile.multiply(2 * kept), tile.join
     pair_rows = tile.pair_halves(rows_to_b(spec))
     to_a, bins_to_a = tile.select(columns_to_a(kept1, n2)), tile.select(columns_to_a(kept1, kept2))
-    transpose = tile.transpose(rows_of_tile_to_b(kept1, n2))
+    transpose = tile.transpose(rows_of_parts_to_b(spec) if right else rows_of_tile_to_b(kept1, n2))
     # The mirrored columns run backwards: their halves swap while rounding, their registers are stored
     # backwards.
     pack_out = tile.pack(2 * kept, swap=tuple(i for i in range(2 * kept) if i % column_tiles >= chunk))
@@ -192,7 +200,7 @@ def build(tile: Any, spec: Spec) -> Any:
             p = small(first - h * pairs)
             next_h = h
             next_p = p
-            k = load_spectrum(spectrum, int64(h) * bins + c, 128)
+            k = load_spectrum(spectrum, int64(h) * bins + wide * index, 32 * wide)
             s = load_scale(scales, h) if scaled else one
             # Copies run one turn ahead of the work: turn first - 1 only starts those of the first pair.
             item = small(first - 1)
@@ -283,7 +291,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 h = next_h
                 p = next_p
                 if item >= first and p == 0 and item + 1 < last:
-                    k = load_spectrum(spectrum, int64(h) * bins + c, 128)
+                    k = load_spectrum(spectrum, int64(h) * bins + wide * index, 32 * wide)
                     if scaled:
                         s = load_scale(scales, h)
                 next_p = small(next_p + 1)
@@ -295,6 +303,8 @@ def build(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
+TOGETHER = {"right-angle": 2}
+"""By packing, sequences of an item, where they are not those of a transform."""
 SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 

@@ -72,7 +72,7 @@ class Spec:
 
     # What `block_pieces` asks for beside these.
     unit = 1
-    half = False
+    half = beside = right_angle = False
     rows = ROWS
 
     def __post_init__(self) -> None:

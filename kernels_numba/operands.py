@@ -85,6 +85,27 @@ def factor(
     return factor_scale(n, shift, dtype) * _entries(n, contracted, outputs, shift)
 
 
+TURN = 0.25
+"""Of a step between frequencies: so far right-angle packing turns them."""
+
+
+def right_angle_factors(
+    n1: int, k1: NDArray[np.intp], rows_in: int, dtype: str
+) -> tuple[NDArray, NDArray, float]:
+    """The first factor [2 N1, rows_in] of real samples, the last one [N1, N1, 2] of real results, and their scale.
+
+    Rows of the first are real parts, then imaginary parts of the frequencies k1 + 1/4, those of the last results; its
+    columns are k1 and their parts. Both are filled up to whole tiles with zeros.
+    """
+    rows = rows_read(rows_in)
+    wave = np.exp(-2j * np.pi * np.outer(k1 + TURN, np.arange(n1)) / n1) / np.sqrt(n1)
+    first, last = np.zeros((2 * n1, rows_in)), np.zeros((16 * -(-n1 // 16), n1, 2))
+    first[:, rows < n1] = np.concatenate([wave.real, wave.imag])[:, rows[rows < n1]]
+    last[:n1] = np.stack([wave.real, wave.imag], axis=-1).swapaxes(0, 1)
+    scale = rounding_scale(last, dtype)
+    return scale * first, scale * last, scale
+
+
 def in_parts(
     turns: NDArray, part: NDArray[np.intp], n: int, scale: float, *, inverse: bool
 ) -> NDArray[np.float64]:

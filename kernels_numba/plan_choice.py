@@ -183,8 +183,10 @@ def check_pattern(pattern: monarch.SparsityPattern, plan: Plan, mode: str, lengt
         raise ValueError(
             f"pattern: it has the factors {pattern.factors}, the plan {plan}; make it with this plan, and give the plan"
         )
-    if plan.packing == "half":
-        raise ValueError('pattern: half-length packing has no zeros yet; take a plan with packing "pair"')
+    if plan.packing in ("half", "right-angle"):
+        raise ValueError(
+            f'pattern: {plan.packing} packing has no zeros in its spectrum; take a plan with packing "pair"'
+        )
     if plan.packing == "pair" and not pattern.is_symmetric:
         raise ValueError("pattern: zeros must be symmetric for real sequences; take pattern.symmetric()")
     if mode == "circular" and length != plan.n:

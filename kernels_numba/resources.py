@@ -69,7 +69,8 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     Order 2: the default plans, and 32x16, in both formats, the gated and guarded kernel of 256 and of 1024 points, and
     the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the default
     plans, 16x32x32, 32x32x32, 80x16x16 and 96x16x16, in both formats, and the same variants of the shortest. Order 4:
-    all plans in both formats, the gated and guarded kernels, and the causal one for pairs. Any factors and fp32: see
+    all plans in both formats, the gated and guarded kernels, and the causal one for pairs. Half signals by right-angle
+    packing: the default plans, of 1024 and 8192 in both formats and with gates. Any factors and fp32: see
     `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
     with K not a multiple of 8 and split, all tiles of the full product, and the realigning copy. Convolution layers:
     see `layer_kernels`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two
@@ -103,6 +104,12 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     shortest = plan.n
     yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield _kernel(plan.with_(signal=shortest // 2, wanted=shortest // 2), "fp16")
+    turned = [plan for plan in default_plans(halved=True).values() if plan.packing == "right-angle"]
+    for plan in (plan for plan in turned if plan.order < 4):
+        yield _kernel(plan, "fp16")
+        if plan.n in (1024, 8192):
+            yield _kernel(plan, "bf16")
+            yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield from _order_4()
     yield from any_kernels()
     yield from _gradients()
@@ -112,6 +119,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     yield from float_kernels()
     for spec in (
         filter_passes.Spec("first", 16, "fp32", "fp16"),
+        filter_passes.Spec("first", 24, "fp32", "fp16", turned=True),
         filter_passes.Spec("sums", 17, "fp32", "fp16"),
         filter_passes.Spec("next", 16, dtype="fp16"),
         filter_passes.Spec("next", 32, dtype="fp16"),
@@ -162,7 +170,7 @@ def _probes() -> Iterator[tuple[Any, Any]]:
 def _order_4() -> Iterator[tuple[Any, Any]]:
     for packing, lists in fused_deep.PACKINGS.items():
         for factors in lists:
-            plan = Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+            plan = Plan.of(factors, packing=packing)
             for dtype in ("fp16", "bf16"):
                 yield fused_deep, fused_deep.make_spec(plan, dtype)
             yield fused_deep, fused_deep.make_spec(plan, "fp16", guarded=True, pregate=True, postgate=True)
@@ -201,8 +209,8 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
     for backward in (False, True):
         short = short_conv.make_spec(3, "fp16", 4096, backward=backward)
         yield short_conv.family(short), short
-    for factors in ((8, 8, 8), (32, 32, 16)):
-        whole = filter_whole.Spec(factors, "fp32", "fp16", ORDINARY["fp16"])
+    for factors, turned in (((8, 8, 8), False), ((32, 32, 16), False), ((32, 16, 16), True)):
+        whole = filter_whole.Spec(factors, "fp32", "fp16", ORDINARY["fp16"], turned)
         yield filter_whole.family(whole), whole
 
 

@@ -290,6 +290,8 @@ class _Layout:
     tiles: int
     """Positions come in so many tiles; a tile's real parts come before its imaginary parts."""
     dtype: str
+    turned: bool = False
+    """Whether bins are the n / 2 of right-angle packing; see `monarch.right_angle_filter`."""
 
 
 def _kept(made: Any, plan: Plan) -> Any:
@@ -330,7 +332,9 @@ def _layout(
     if pattern is not None:
         phase = phase * pattern.bins(plan)[order]
     targets, sources = places_of_taps(mode, length, taps, plan.n)
-    return _Layout(plan.n, -targets % plan.n if adjoint else targets, sources, order, phase, tiles, dtype)
+    targets = -targets % plan.n if adjoint else targets
+    turned = plan.packing == "right-angle"
+    return _Layout(plan.n, targets, sources, order, phase, tiles, dtype, turned)
 
 
 @lru_cache(maxsize=32)
@@ -356,12 +360,14 @@ def _constants(
     from kernels_numba.launch import DeviceBuffer
 
     layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, adjoint, outer, pattern)
-    numbers = on_gpu.numbers(layout.n, layout.targets, layout.sources)
+    numbers = on_gpu.numbers(layout.n, layout.targets, layout.sources, turned=layout.turned)
     room = device(index).shared_bytes_per_block or 0
-    if made in HALF_TYPES and not outer and pattern is None and filter_whole.fits(layout.n, room):
-        host = {"numbers": numbers} | filter_whole.tables(layout.n, layout.order, layout.phase)
+    what = (layout.n, layout.order, layout.phase)
+    whole = made in HALF_TYPES and not outer and pattern is None
+    if whole and filter_whole.fits(layout.n, room, turned=layout.turned):
+        host = {"numbers": numbers} | filter_whole.tables(*what, turned=layout.turned)
     else:
-        host = on_gpu.all_tables(layout.n, numbers, layout.order, layout.phase, made, both=both)
+        host = on_gpu.all_tables(layout.n, numbers, *what[1:], made, both=both, turned=layout.turned)
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 
@@ -430,7 +436,7 @@ def _transform(k: NDArray, rows: int, layout: _Layout) -> tuple[NDArray, NDArray
     """Words and scales in NumPy, in float64, rounded once; `filter_transform` is the GPU's."""
     circle = np.zeros((rows, layout.n), k.dtype)
     circle[:, layout.targets] = k[..., layout.sources]
-    bins = np.fft.fft(circle, axis=-1)
+    bins = np.fft.fft(monarch.fold_right_angle(circle) if layout.turned else circle, axis=-1)
     scale = _scales(np.abs(bins).max(axis=1), layout.dtype)
     values = np.zeros((rows, layout.order.shape[1]), np.complex128)
     for order, phase in zip(layout.order, layout.phase, strict=True):

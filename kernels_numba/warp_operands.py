@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.operands import (
+    TURN,
     factor,
     factor_scale,
     in_parts,
     kept_slots,
     mirrored,
+    right_angle_factors,
     rows_needed,
     rows_read,
     twiddles,
@@ -73,25 +75,36 @@ def constants(
     *,
     parts_in: bool = False,
     lower: bool = False,
+    right_angle: bool = False,
 ) -> NDArray[np.int32]:
     """The constant operands as the kernel reads them: F1, twiddle, F2, and the inverse F2, twiddle, F1.
 
     ``kept``: k1 and k2 that are transformed to and from, all by default. ``parts_in``: F1 is a real matrix of both
-    parts; ``lower``: so is its inverse, of the lower half of the rows.
+    parts; ``lower``: so is its inverse, of the lower half of the rows. With right-angle packing n1 is the factor N1.
     """
     kept1, kept2 = kept or (n1, n2)
     at = _maps(n1, n2, (kept1, kept2))
     groups, tiles = kept1 // 8, n2 // 8
     undone = factor_scale(n1, 0.0, dtype), factor_scale(n2, 0.5, dtype) * factor_scale(n1, 0.5, dtype)
     forward, inverse = twiddles(at.k1, (at.column_in, at.column_out), (n1, n2), undone)
-    if parts_in:
+    first: NDArray
+    if right_angle:
+        first, last, scale = right_angle_factors(n1, np.arange(n1), rows_in, dtype)
+        turned: NDArray = (
+            np.exp(-2j * np.pi * np.outer(np.arange(n1) + TURN, np.arange(n2)) / (n1 * n2)) / scale
+        )
+        forward = turned[:, at.column_in] * np.exp(1j * np.pi * at.column_in / n2)
+        inverse = np.conj(turned[:, at.column_out]) / factor_scale(n2, 0.5, dtype)
+    elif parts_in:
         row, part = np.tile(at.row_in[:rows_in], 2), np.repeat([0, 1], rows_in)
         first = in_parts(np.outer(at.k1, row), part, n1, factor_scale(n1, 0.0, dtype), inverse=False)
     else:
         first = factor(n1, at.row_in, at.k1, shift=0.0, dtype=dtype)[:, :rows_in]
     second = factor(n2, at.column_in, at.k2, shift=0.5, dtype=dtype).T
     third = factor(n2, at.k2, at.column_out, shift=0.5, dtype=dtype).T
-    if lower:
+    if right_angle:
+        fourth = last.swapaxes(1, 2).reshape(-1, 2 * n1)
+    elif lower:
         turns = np.outer(at.row_out[: n1 // 2] + 0.5, np.tile(at.k1, 2))
         part = np.repeat([0, 1], kept1)
         fourth = in_parts(turns, part, n1, factor_scale(n1, 0.5, dtype), inverse=True)
@@ -132,7 +145,9 @@ def kept_axes(plan: Plan, alive: NDArray[np.bool_]) -> tuple[int, ...]:
 
 def operand_key(spec: Any) -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.rows_in, spec.dtype, (spec.kept1, spec.kept2), spec.parts_in, spec.lower)
+    n1, kept1 = spec.n1 // spec.served, spec.kept1 // spec.served
+    how = (spec.parts_in, spec.lower, spec.right_angle)
+    return (n1, spec.n2, spec.rows_in, spec.dtype, (kept1, spec.kept2), *how)
 
 
 def operands(
@@ -143,9 +158,11 @@ def operands(
     kept: tuple[int, int] | None = None,
     parts_in: bool = False,
     lower: bool = False,
+    right_angle: bool = False,
 ) -> tuple[NDArray[np.int32], ...]:
     """The constant buffers, in the order of the kernel's arguments."""
-    return (constants(n1, n2, rows_in, dtype, kept, parts_in=parts_in, lower=lower),)
+    how = {"parts_in": parts_in, "lower": lower, "right_angle": right_angle}
+    return (constants(n1, n2, rows_in, dtype, kept, **how),)
 
 
 def spectrum_of_plan(
@@ -155,5 +172,12 @@ def spectrum_of_plan(
 
     ``kept``: the rows of each axis that are, if not all; see `kept_axes`.
     """
+    if plan.packing == "right-angle":
+        n1, n2 = plan.factors
+        at, width = _maps(n1, n2), 2 if n1 * n2 % 256 else 4  # `warp_spec.Spec.bins_wide`
+        positions = layout.lane_order_positions(n1 // 8, n2 // 8, width=width)
+        k = np.arange(n1)[:, None] + n1 * at.k2[None, :]
+        phase = np.exp(-1j * np.pi * at.k2 / n2) / factor_scale(n2, 0.5, dtype)
+        return k[positions][None], np.broadcast_to(phase, (n1, n2))[positions][None], 1
     order, phase, tiles = spectrum_layout(plan.factors, dtype, kept)
     return order[None], phase[None], tiles

@@ -33,6 +33,19 @@ def rows_to_b(spec: Any) -> tuple[tuple[int, int, int], ...]:
     )
 
 
+def rows_of_parts_to_b(spec: Any) -> tuple[int, ...]:
+    """Blocks of two packed complex [N1 / 2, n2], transposed, as B operands whose rows are both parts, one by one."""
+    column_tiles, own = spec.n2 // 8, spec.n1 // 16  # groups of eight rows of one sequence
+    rows = [[(part * 2 + s) * own + y for part in range(2) for y in range(own)] for s in range(2)]
+    return tuple(
+        group[2 * k + r] * column_tiles + j
+        for group in rows
+        for k in range(own)
+        for j in range(column_tiles)
+        for r in range(2)
+    )
+
+
 def output_pieces(spec: Any, first_register: int, row_stride: int) -> Any:
     """Where a lane's outputs lie: (which lane offset, constant, registers).
 

@@ -10,12 +10,15 @@ from monarch import Plan
 
 FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
 """The factors this kernel takes: as many points as a warp's registers hold,"""
-PACKINGS = {"pair": FACTORS}
+RIGHT_ANGLE = ((16, 16), (24, 16), (32, 16), (40, 16), (48, 16), (16, 32), (24, 32))
+PACKINGS = {"pair": FACTORS, "right-angle": RIGHT_ANGLE}
 """and with which packing."""
 HALVES_PER_COPY = 8
 TUNED: dict[int, tuple[int, int]] = {256: (16, 32), 512: (16, 16)}
 """By points: warps of a block, and warps of an SM that registers must be left for. Measured fastest on an H200, without
 gates; else 4, and 12 up to 1024 points."""
+TURNED: dict[tuple[int, int], tuple[int, int]] = {(32, 16): (16, 16)}
+"""By factors, the same with right-angle packing, where it differs."""
 HALVED: dict[int, tuple[int, int]] = {1024: (12, 12)}
 """The same, where it differs, for at most half a length of outputs."""
 
@@ -47,6 +50,8 @@ class Spec:
     overlap: bool = False
     """The launch may begin while the one before it ends (compute capability 9)."""
     warps: int = 4
+    right_angle: bool = False
+    """Two real sequences of at most N / 2 samples as complex ones of N / 2 each: the N1 rows are k1 of both."""
     kept: tuple[int, ...] = ()
     """Of each axis, frequencies that are transformed to and from, if the spectrum is zero at others."""
 
@@ -70,7 +75,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         gates += "_twice" if self.twice else ""
-        shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
+        shape = f"{self.n1}x{self.n2}{'_right' * self.right_angle}_in{self.rows_in}_out{self.rows_out}"
         guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         guard += f"_kept{self.kept1}x{self.kept2}" if self.kept else ""
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
@@ -82,12 +87,27 @@ class Spec:
         It needs no additions and no selection of rows, for twice the products; for eight rows of input, which fill a
         product's contraction with both their parts, for as many. Measured: of 32 rows products would bind.
         """
-        return self.n1 == 16
+        return self.n1 == 16 and not self.right_angle
 
     @property
     def lower(self) -> bool:
         """Whether only the first half of the rows is wanted; then the last factor is a matrix of both parts too."""
-        return self.rows_out < self.n1
+        return self.rows_out < self.n1 and not self.right_angle
+
+    @property
+    def served(self) -> int:
+        """How many sequences have tables and a spectrum in common, and else nothing."""
+        return 2 if self.right_angle else 1
+
+    @property
+    def bins_wide(self) -> int:
+        """Registers of the spectrum that a lane loads at once."""
+        return 2 if self.kept1 * self.kept2 // self.served % 256 else 4
+
+    @property
+    def last_rows(self) -> int:
+        """Rows of the last factor of right-angle packing, as whole tiles."""
+        return _whole(self.rows_out, 16)
 
     @property
     def both(self) -> bool:
@@ -126,8 +146,9 @@ class Spec:
     def constant_places(self) -> tuple[int, ...]:
         """Words to F1, twiddle, F2, F2 inverse, inverse twiddle, F1 inverse; the end."""
         n1, n2, kept1, kept2 = self.n1, self.n2, self.kept1, self.kept2
-        last = n1 * kept1 // (1 if self.lower else 2)
-        sizes = (self.first_words, kept1 * n2, n2 * kept2 // 2, n2 * kept2 // 2, kept1 * n2, last)
+        last = self.last_rows * n1 // 2 if self.right_angle else n1 * kept1 // (1 if self.lower else 2)
+        twiddles = kept1 * n2 // self.served
+        sizes = (self.first_words, twiddles, n2 * kept2 // 2, n2 * kept2 // 2, twiddles, last)
         return tuple(accumulate(sizes, initial=0))
 
     @property
@@ -164,16 +185,31 @@ def make_spec(
     if plan.factors not in PACKINGS.get(plan.packing, ()):
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} have no fused kernel yet; accepted "
-            f"are {FACTORS} with packing 'pair'"
+            f"are {FACTORS} with packing 'pair', {RIGHT_ANGLE} with packing 'right-angle'"
         )
     n1, n2 = plan.factors
+    right_angle = plan.packing == "right-angle"
+    if right_angle:  # the k1 of both sequences
+        n1 *= 2
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     rows_in = 8 if n1 == 16 and signal <= 8 * n2 else _whole(-(-signal // n2), 16)
     rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
     spec = Spec(
-        n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, twice=twice, kept=kept
+        n1,
+        n2,
+        dtype,
+        rows_in,
+        rows_out,
+        halves,
+        guarded,
+        pregate,
+        postgate,
+        scaled,
+        twice=twice,
+        right_angle=right_angle,
+        kept=kept,
     )
     spec = replace(spec, warps=warps or block_of(spec)[0])
     while spec.shared_bytes > shared_limit and spec.warps > 1:
@@ -194,4 +230,6 @@ def block_of(spec: Spec) -> tuple[int, int]:
     """Warps of a block, and of an SM."""
     if spec.pregate or spec.postgate or spec.n > 1024:
         return 4, 8
+    if spec.right_angle and (spec.n1 // 2, spec.n2) in TURNED:
+        return TURNED[spec.n1 // 2, spec.n2]
     return (HALVED if spec.lower else {}).get(spec.n) or TUNED.get(spec.n, (4, 12))

@@ -15,8 +15,20 @@ from .adjoint import filter_spectrum_adjoint, half_filter_adjoint, place_filter_
 from .convolution import MODES, circular_convolution, convolution_length, filter_spectrum, place_filter
 from .dft import dft_matrix, roots_of_unity, twiddle_factors
 from .factors import choose_factors, factor_lists, format_factors, parse_factors, transform_length, work
-from .packing import half_filter, merge_half, pack_half, pack_pairs, split_half, unpack_half, unpack_pairs
-from .plan import PACKINGS, Plan, plan
+from .packing import (
+    fold_right_angle,
+    half_filter,
+    merge_half,
+    pack_half,
+    pack_pairs,
+    pack_right_angle,
+    right_angle_filter,
+    split_half,
+    unpack_half,
+    unpack_pairs,
+    unpack_right_angle,
+)
+from .plan import LINEAR_PACKINGS, PACKINGS, Plan, plan
 from .sparse import sparse_circular_convolution
 from .sparsify import Sparsified, sparsify
 from .sparsity import SparsityPattern
@@ -27,6 +39,7 @@ from .transform import digit_order, natural_order, transform
 __distribution__ = "monarch-numba"
 
 __all__ = [
+    "LINEAR_PACKINGS",
     "MODES",
     "PACKINGS",
     "Plan",
@@ -40,6 +53,7 @@ __all__ = [
     "factor_lists",
     "filter_spectrum",
     "filter_spectrum_adjoint",
+    "fold_right_angle",
     "format_factors",
     "half_filter",
     "half_filter_adjoint",
@@ -47,10 +61,12 @@ __all__ = [
     "natural_order",
     "pack_half",
     "pack_pairs",
+    "pack_right_angle",
     "parse_factors",
     "place_filter",
     "place_filter_adjoint",
     "plan",
+    "right_angle_filter",
     "roots_of_unity",
     "sparse_circular_convolution",
     "sparsify",
@@ -60,5 +76,6 @@ __all__ = [
     "twiddle_factors",
     "unpack_half",
     "unpack_pairs",
+    "unpack_right_angle",
     "work",
 ]

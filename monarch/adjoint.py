@@ -56,6 +56,8 @@ def filter_spectrum_adjoint(gradient: ArrayLike, plan: Plan) -> NDArray[np.compl
     """
     if plan.packing == "half":
         raise ValueError('plan has packing "half", with two gradients: use monarch.half_filter_adjoint.')
+    if plan.packing == "right-angle":
+        raise ValueError('plan has packing "right-angle", whose bins are no circle\'s: use packing="pair".')
     return np.sqrt(plan.points) * transform(gradient, plan, inverse=True)
 
 

@@ -17,7 +17,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import whole_number
-from .packing import half_filter, pack_half, pack_pairs, unpack_half, unpack_pairs
+from .packing import (
+    half_filter,
+    pack_half,
+    pack_pairs,
+    pack_right_angle,
+    right_angle_filter,
+    unpack_half,
+    unpack_pairs,
+    unpack_right_angle,
+)
 from .plan import Plan
 from .transform import transform
 
@@ -107,6 +116,8 @@ def filter_spectrum(h: ArrayLike, plan: Plan) -> NDArray[np.complex128]:
     """
     if plan.packing == "half":
         raise ValueError('plan has packing "half", which needs two arrays: use monarch.half_filter.')
+    if plan.packing == "right-angle":
+        raise ValueError('plan has packing "right-angle": use monarch.right_angle_filter.')
     return np.sqrt(plan.points) * transform(h, plan)
 
 
@@ -129,14 +140,25 @@ def circular_convolution(
     """Convolve circularly over ``plan.n`` samples by the plan's Monarch transform, packed as the plan says.
 
     Args:
-        x: ``[B, ..., N]``; real for "pair" (pairs are taken along the first axis) and "half".
+        x: ``[B, ..., N]``; real for "pair" (pairs are taken along the first axis), "half" and "right-angle", whose
+            samples from N / 2 on must be zero.
         h: the filter on the circle, ``[N]`` or ``[..., N]`` of the shape of one batch element; real likewise.
         plan: the plan.
 
     Returns:
-        ``[B, ..., N]`` float64 for real packings, complex128 for "complex".
+        ``[B, ..., N]`` float64 for real packings, complex128 for "complex"; of "right-angle" the first N / 2 samples
+        are the convolution's, and zeros follow.
     """
     data, taps = on_circle(x, h, plan)
+    if plan.packing == "right-angle":
+        if np.any(data[..., plan.points :]):
+            raise ValueError(
+                f'x must be zero from sample {plan.points} on for packing "right-angle" ({plan}); '
+                'take packing "pair" for whole circles.'
+            )
+        z = right_angle_filter(taps, plan) * transform(pack_right_angle(data[..., : plan.points]), plan)
+        y = unpack_right_angle(transform(z, plan, inverse=True))
+        return np.concatenate([y, np.zeros_like(y)], axis=-1)
     if plan.packing == "half":
         a, b = half_filter(taps, plan)
         z = transform(pack_half(data), plan)

@@ -19,7 +19,16 @@ result is
     Z_y = Y_e + i Y_o = A\,Z + B\,Z', \qquad
     A = H_e + \tfrac{i}{2} (1 - w) H_o, \qquad B = \tfrac{i}{2} (1 + w) H_o.
 
-``A`` and ``B`` depend on the filter only and are computed once. All spectra here may be in digit order: the
+``A`` and ``B`` depend on the filter only and are computed once.
+
+**Right angle** (a discrete weighted transform; Crandall and Fagin, Math. Comp. 62, 1994). Of half a circle,
+``P = N / 2`` samples in and out. A product of polynomials modulo ``x^P - i`` puts what runs over the end, or
+before the beginning, into imaginary parts: ``x^(n + P)`` is ``i x^n``, and ``x^(n - P)`` is ``-i x^n``. So
+for real data the real parts of the first P samples are those of the linear convolution. The roots of ``x^P =
+i`` are ``exp(2 pi i (k + 1/4) / P)``: a transform of P points of samples that are turned by ``n / P`` of a
+right angle, ``x[n] exp(-pi i n / 2P)``. The filter's lags n and n - P are turned as ``h[n] + i h[P + n]``.
+
+All spectra here may be in digit order: the
 only index map is ``plan.mirror()``, the slot of ``-k``.
 """
 
@@ -33,13 +42,17 @@ from .plan import Plan
 from .transform import transform
 
 __all__ = [
+    "fold_right_angle",
     "half_filter",
     "merge_half",
     "pack_half",
     "pack_pairs",
+    "pack_right_angle",
+    "right_angle_filter",
     "split_half",
     "unpack_half",
     "unpack_pairs",
+    "unpack_right_angle",
 ]
 
 
@@ -133,3 +146,40 @@ def half_filter(h: ArrayLike, plan: Plan) -> tuple[NDArray[np.complex128], NDArr
     odd = scale * transform(samples[..., 1::2], plan)
     delay = roots_of_unity(plan.frequencies().reshape(-1), plan.points)
     return even + 0.5j * (1 - delay) * odd, 0.5j * (1 + delay) * odd
+
+
+def pack_right_angle(x: ArrayLike) -> NDArray[np.complex128]:
+    """``[..., P]`` real ``-> [..., P]`` complex: sample n turned back by n / P of a right angle."""
+    data = _real(x, "x")
+    if data.ndim == 0:
+        raise ValueError("x must have an axis of samples, [..., P]; got a scalar.")
+    points = data.shape[-1]
+    return data * roots_of_unity(np.arange(points), 4 * points)
+
+
+def unpack_right_angle(z: ArrayLike) -> NDArray[np.float64]:
+    """``[..., P]`` complex ``-> [..., P]`` real: samples turned forth again, of which the real part is wanted."""
+    data = np.asarray(z, dtype=np.complex128)
+    points = data.shape[-1]
+    return (data * roots_of_unity(-np.arange(points), 4 * points)).real
+
+
+def right_angle_filter(h: ArrayLike, plan: Plan) -> NDArray[np.complex128]:
+    """Return the spectrum ``[..., P]``, in digit order, that convolves what `pack_right_angle` made.
+
+    Args:
+        h: the filter on the circle of ``plan.n`` samples, real, ``[..., N]``; lags of N / 2 do not matter.
+        plan: a plan with packing "right-angle".
+
+    Returns:
+        The filter's values at ``exp(2 pi i (k + 1/4) / P)``, scaled for unitary transforms.
+    """
+    if plan.packing != "right-angle":
+        raise ValueError(f'plan must have packing "right-angle"; got {plan}.')
+    return np.sqrt(plan.points) * transform(fold_right_angle(_real(h, "h")), plan)
+
+
+def fold_right_angle(h: NDArray[np.floating]) -> NDArray[np.complex128]:
+    """Fold a filter on a circle, ``[..., N] -> [..., N / 2]``: lags n and n - N / 2, turned by n."""
+    points = h.shape[-1] // 2
+    return (h[..., :points] + 1j * h[..., points:]) * roots_of_unity(np.arange(points), 4 * points)

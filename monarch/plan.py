@@ -26,14 +26,19 @@ from .dft import dft_matrix, twiddle_factors
 from .factors import check_factors, choose_factors, format_factors, parse_factors
 from .index import digit_order_of, mirror_of
 
-__all__ = ["PACKINGS", "Plan", "plan"]
+__all__ = ["LINEAR_PACKINGS", "PACKINGS", "Plan", "plan"]
 
 PACKINGS = ("pair", "half", "complex")
+"""How data on a whole circle are packed,"""
+LINEAR_PACKINGS = ("right-angle",)
+"""and, beside that, those of which at most half a circle is signal and wanted."""
+_HALVED = ("half", "right-angle")
 
 _PACKING_STORY = {
     "pair": "two real sequences that share a filter make one complex one, u1 + i u2",
     "half": "one real sequence of N samples makes a complex one of N / 2 (even + i odd samples)",
     "complex": "complex data, not packed",
+    "right-angle": "one real sequence of at most N / 2 samples, turned through a right angle over N / 2 complex points",
 }
 
 
@@ -43,10 +48,11 @@ class Plan:
 
     Args:
         n: N, the circular length of the convolution, in samples (real ones for "pair" and "half").
-        factors: (N1, ..., Np), each an integer >= 2; their product is `points`: N, or N / 2 for "half".
-        packing: "pair", "half" or "complex"; see `monarch.packing`.
+        factors: (N1, ..., Np), each an integer >= 2; their product is `points`: N, or N / 2 for "half" and
+            "right-angle".
+        packing: "pair", "half", "complex" or "right-angle"; see `monarch.packing`.
         signal: samples of the input that may be non-zero, the first ones; the rest is zero padding. None for
-            all.
+            all; for "right-angle" for n / 2, the most that it takes and gives.
         wanted: samples of the output that are wanted, the first ones. None for all. (The offset of a
             two-sided convolution is absorbed in where the filter is placed, so the wanted samples always
             come first.)
@@ -63,17 +69,20 @@ class Plan:
 
     def __post_init__(self) -> None:
         n = whole_number(self.n, name="n", least=2, meaning="the circular length of the convolution")
-        if self.packing not in PACKINGS:
-            raise ValueError(f"packing must be one of {', '.join(PACKINGS)}; got {self.packing!r}.")
+        if self.packing not in (*PACKINGS, *LINEAR_PACKINGS):
+            accepted = ", ".join((*PACKINGS, *LINEAR_PACKINGS))
+            raise ValueError(f"packing must be one of {accepted}; got {self.packing!r}.")
         factors = check_factors(self.factors)
         if self.packing == "half" and n % 2:
             raise ValueError(
                 f'packing "half" splits the {n} samples into even and odd ones, so n must be even; '
                 f'use n={n + 1} for a padded convolution, or packing="pair".'
             )
-        points = n // 2 if self.packing == "half" else n
+        if self.packing == "right-angle" and n % 2:
+            raise ValueError(f'packing "right-angle" has n / 2 points, so n={n} must be even; use n={n + 1}.')
+        points = n // 2 if self.packing in _HALVED else n
         if prod(factors) != points:
-            halved = " (n / 2, because of half-length packing)" if self.packing == "half" else ""
+            halved = f" (n / 2, because of packing {self.packing!r})" if self.packing in _HALVED else ""
             raise ValueError(
                 f"factors must multiply to {points}{halved}; "
                 f"got {'x'.join(map(str, factors))} = {prod(factors)}. "
@@ -86,12 +95,16 @@ class Plan:
             ("wanted", "output samples wanted"),
         ):
             value = getattr(self, name)
+            most = points if self.packing in LINEAR_PACKINGS else n
             if value is None:
-                continue
+                if most == n:
+                    continue
+                value = most
             value = whole_number(value, name=name, least=1, meaning=meaning)
-            if value > n:
+            if value > most:
+                limit = f"n={n}" if most == n else f"n/2={most} with packing {self.packing!r}"
                 raise ValueError(
-                    f"{name} must be at most n={n} ({meaning}); got {value}. Take a longer transform."
+                    f"{name} must be at most {limit} ({meaning}); got {value}. Take a longer transform."
                 )
             object.__setattr__(self, name, value)
 
@@ -102,8 +115,19 @@ class Plan:
         cls, text: str, *, packing: str = "pair", signal: int | None = None, wanted: int | None = None
     ) -> Plan:
         """Make a plan from factors as text: ``Plan.parse("32x32")`` has n = 1024 (2048 for "half")."""
-        factors = parse_factors(text)
-        n = prod(factors) * (2 if packing == "half" else 1)
+        return cls.of(parse_factors(text), packing=packing, signal=signal, wanted=wanted)
+
+    @classmethod
+    def of(
+        cls,
+        factors: tuple[int, ...],
+        *,
+        packing: str = "pair",
+        signal: int | None = None,
+        wanted: int | None = None,
+    ) -> Plan:
+        """Make the plan that has these factors with a packing; n follows."""
+        n = prod(factors) * (2 if packing in _HALVED else 1)
         return cls(n, factors, packing=packing, signal=signal, wanted=wanted)
 
     def with_(self, **changes: Any) -> Plan:
@@ -119,8 +143,8 @@ class Plan:
 
     @property
     def points(self) -> int:
-        """The points of the complex transform, P: n, or n / 2 with half-length packing."""
-        return self.n // 2 if self.packing == "half" else self.n
+        """The points of the complex transform, P: n, or n / 2 with half-length and right-angle packing."""
+        return self.n // 2 if self.packing in _HALVED else self.n
 
     @property
     def sequences_per_transform(self) -> int:
@@ -269,15 +293,15 @@ def plan(
             possible, the smallest order whose factors are at most 32, balanced, the largest factor first.
         order: the number of factors, if it is to be fixed.
         factors: the factors themselves, if they are to be fixed.
-        packing: "pair", "half" or "complex".
-        signal: input samples that may be non-zero; None for all.
-        wanted: output samples wanted; None for all.
+        packing: "pair", "half", "complex" or "right-angle".
+        signal: input samples that may be non-zero; None for all (with "right-angle" for half of them).
+        wanted: output samples wanted; None for as many.
 
     Raises:
         ValueError: no such plan; the message says what is possible.
     """
     n = whole_number(n, name="n", least=1, meaning="the circular length of the convolution")
-    if n == 1 or (packing == "half" and n < 4):
+    if n == 1 or (packing in _HALVED and n < 4):
         raise ValueError(
             f"n={n} leaves no factor of 2 or more to transform with packing {packing!r}; "
             f"monarch.transform_length({n}) gives a length that pads it."
@@ -296,7 +320,9 @@ def plan(
 
         chosen: Plan = best_plan(n, gpu=gpu, order=order, packing=packing, signal=signal, wanted=wanted)
         return chosen
-    if packing == "half" and n % 2:
-        raise ValueError(f'packing "half" needs an even n; got {n}. Use packing="pair", or pad to {n + 1}.')
-    points = n // 2 if packing == "half" else n
+    if packing in _HALVED and n % 2:
+        raise ValueError(
+            f'packing "{packing}" needs an even n; got {n}. Use packing="pair", or pad to {n + 1}.'
+        )
+    points = n // 2 if packing in _HALVED else n
     return Plan(n, choose_factors(points, order=order), packing=packing, signal=signal, wanted=wanted)

@@ -60,6 +60,11 @@ class Circle:
                 f'plan must have packing="complex" for complex u, k or pregate; got {self.plan}. '
                 f'monarch.plan({self.plan.n}, packing="complex") makes one.'
             )
+        if self.plan is not None and self.plan.packing == "right-angle":
+            raise ValueError(
+                f"plan must be of a whole circle, and {self.plan} is of half of one; "
+                f'Plan({self.plan.n}, factors, packing="pair") is.'
+            )
 
     def of_signal(self, x: Array) -> Array:
         """Transform signals: ``[B, ..., L]``, padded with zeros, to ``[B', ..., frequencies]``."""

@@ -37,6 +37,11 @@ def plan_length(plan: monarch.Plan, mode: str, samples: int, taps: int, least: i
         raise TypeError(
             f"plan must be a monarch.Plan, such as monarch.plan({least}); got {type(plan).__name__}."
         )
+    if mode == "circular" and plan.packing == "right-angle":
+        raise ValueError(
+            f'plan must be of whole circles for mode "circular"; got {plan}, which gives half of one. '
+            f'Plan({plan.n}, factors, packing="pair") is.'
+        )
     if mode == "circular" and plan.n != samples:
         least = samples + taps - 1
     if plan.n < least:

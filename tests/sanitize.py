@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from math import prod
 
 import numpy as np
 
@@ -38,10 +37,12 @@ def _random(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def convolve(*plans: Plan, dtype: str = "fp16", products: str | None = None) -> None:
-    """Whole, and causal of odd length with gates; three sequences, so that one is alone."""
+    """Whole, or half a circle where that is all, and causal of odd length with gates; one sequence is alone."""
     kind = {"fp16": np.float16, "fp32": np.float32, "complex64": np.complex64}[dtype]
     for plan in plans:
-        for mode, length, gated in (("circular", plan.n, False), ("causal", plan.n // 2 - 3, True)):
+        halved = plan.packing == "right-angle"
+        whole = ("causal", plan.n // 2, False) if halved else ("circular", plan.n, False)
+        for mode, length, gated in (whole, ("causal", plan.n // 2 - 3, True)):
             turned = 1 + 1j if dtype == "complex64" else 1
             u, k = (turned * _random(3, 2, length)).astype(kind), _random(2, length, seed=1) / length**0.5
             names = ("pregate", "postgate") if gated else ()
@@ -80,10 +81,12 @@ def gate_twice(*plans: Plan, dtype: str = "fp16") -> None:
 
 def transform_filters() -> None:
     """Filters of several lengths and types, whose spectra are made on the GPU."""
-    for n, dtype in ((256, "fp16"), (768, "fp16"), (4096, "fp32"), (65536, "fp16")):
+    cases = [(n, n, "circular", "fp16") for n in (256, 768, 65536)] + [(4096, 4096, "circular", "fp32")]
+    cases += [(n, n // 2, "causal", "fp16") for n in (1024, 1536, 24576)]  # turned, some in one launch
+    for n, length, mode, dtype in cases:
         for kind in (np.float16, np.float32, np.float64):
-            k = (_random(3, n) / n**0.5).astype(kind)
-            spectrum = kernels_numba.prepare_filter(k, length=n, dtype=dtype)
+            k = (_random(3, length) / n**0.5).astype(kind)
+            spectrum = kernels_numba.prepare_filter(k, length=length, mode=mode, dtype=dtype)
             words, _ = spectrum.on_host()
             assert np.isfinite(words.view(np.float32 if dtype == "fp32" else np.float16).astype(float)).all()
 
@@ -306,7 +309,7 @@ def convolve_in_chunks() -> None:
 
 
 def _plans(*lists: tuple[int, ...], packing: str = "pair") -> tuple[Plan, ...]:
-    return tuple(Plan(prod(f) * (2 if packing == "half" else 1), f, packing=packing) for f in lists)
+    return tuple(Plan.of(f, packing=packing) for f in lists)
 
 
 PARTS: dict[str, Callable[[], None]] = {
@@ -317,6 +320,12 @@ PARTS: dict[str, Callable[[], None]] = {
     "block-half": partial(convolve, *_plans((16, 16, 16), (32, 32, 32), packing="half")),
     "deep": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16))),
     "deep-half": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16), packing="half")),
+    "right-angle": partial(
+        convolve, *_plans((16, 32), (24, 16), (48, 16), (16, 16, 16), (24, 16, 16), packing="right-angle")
+    ),
+    "right-angle-large": partial(
+        convolve, *_plans((16, 32, 16), (24, 32, 16), (16, 8, 16, 16), packing="right-angle")
+    ),
     "any": partial(convolve, *_plans((48, 48), (208, 16), (64, 48), (16, 48, 16))),
     "any-first": partial(convolve, *_plans((17, 16, 16), (5, 16, 32), (272, 16))),
     "any-half": partial(convolve, *_plans((80, 48), (112, 16, 16), (9, 16, 16), packing="half")),

@@ -36,7 +36,7 @@ LISTS += [(5, 16, 32), (17, 16, 16), (23, 16, 16)]
 
 
 def plan_of(factors: tuple[int, ...], packing: str) -> Plan:
-    return Plan(prod(factors) * (2 if packing == "half" else 1), factors, packing=packing)
+    return Plan.of(factors, packing=packing)
 
 
 # ---- which lengths -------------------------------------------------------------------------------------------
@@ -78,6 +78,14 @@ def test_rows_are_padded_where_there_is_room() -> None:
 def test_lists_without_a_kernel_say_what_is_accepted(factors: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="last two factors are multiples of 16"):
         families.family_of(plan_of(factors, "pair"))
+
+
+def test_a_list_without_a_kernel_is_told_the_others_of_its_points() -> None:
+    """4352 points as 16 x 272 have no kernel; as 17 x 16 x 16, and slower as 272 x 16, they have."""
+    with pytest.raises(
+        ValueError, match="lists of 4352 points with this packing: 272x16, 17x16x16; accepted"
+    ):
+        families.family_of(plan_of((16, 272), "pair"))
 
 
 @pytest.mark.parametrize("kib", [99, 163])

@@ -370,17 +370,18 @@ def test_every_operation_has_what_measures_it():
 def test_measured_beside_the_default():
     """Plans asked for in every variant of their lengths; else every plan of the default's packing, once a length."""
     from costmodel.measure import Case
-    from costmodel.measured_plans import plans_asked, plans_of
+    from costmodel.measured_plans import default_of, plans_asked, plans_of
     from kernels_numba.families import default_plan
     from monarch import Plan
 
     asked = plans_asked(["16x8x16x16"])
     factors = (16, 8, 16, 16)
-    assert asked == [Plan(32768, factors), Plan(65536, factors, packing="half")]
-    for plan in asked:
+    whole = [Plan(32768, factors), Plan(65536, factors, packing="half")]
+    assert asked == [*whole, Plan(65536, factors, packing="right-angle")]
+    for plan in whole:
         for case in (Case(plan.n, plan.n, "plain", "fp16"), Case(plan.n, 99, "causal-gated", "bf16")):
             found = plans_of(case, asked)
-            assert found[0] == default_plan(plan.n) and plan in found and len(found) <= 2
+            assert found[0] == default_of(case) and plan in found and len(found) <= 2
         assert {p.order for p in plans_of(Case(plan.n, plan.n, "plain", "fp16"))} == {3, 4}
         assert len(plans_of(Case(plan.n, plan.n, "plain", "bf16"))) == 1
     assert plans_of(Case(1024, 1024, "plain", "fp16"), asked) == [default_plan(1024)]

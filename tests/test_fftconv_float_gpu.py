@@ -13,7 +13,7 @@ from test_fftconv_float import PAIR, ROUNDS, Case, cases, noise, plan_of
 
 import kernels_numba
 import reference
-from kernels_numba import FFTConv, families, fused_float, prepare_filter, spectrum
+from kernels_numba import FFTConv, families, filter_whole, fused_float, prepare_filter, spectrum
 from kernels_numba.filter_transform import WORKSPACE_BYTES
 from kernels_numba.tile.layout import STORAGE_TYPES
 
@@ -191,7 +191,10 @@ FILTERS = [(dtype, n) for dtype in ("fp16", "bf16", "fp32") for n in families.de
 @pytest.mark.parametrize("mode", ["circular", "causal"])
 @pytest.mark.parametrize(("dtype", "n"), FILTERS)
 def test_spectra_are_numpy_s(dtype: str, n: int, mode: str, torch: Any) -> None:
-    """Of every default plan: scales equal, words within their roundoff; a word in some hundred is a neighbour."""
+    """Of every default plan: words within their roundoff, one in some hundred a neighbour, and scales equal.
+
+    (Or twice as large in half precision beyond one launch, where the largest point stands for the largest bin.)
+    """
     plan = families.default_plan(n, dtype)
     length = n if mode == "circular" else n // 2
     k = filters(3, length) * np.array([[1.0], [1e-3], [1e3]])
@@ -199,8 +202,12 @@ def test_spectra_are_numpy_s(dtype: str, n: int, mode: str, torch: Any) -> None:
     layout = spectrum._layout(found.plan, mode, length, length, dtype)
     exact, scales = spectrum._transform(k, 3, layout)
     words, powers = found.on_host()
-    assert (powers == scales).all() and found.scaled == (scales != 1).any()
-    got, wanted = (w.view(STORAGE_TYPES[dtype]).astype(float) for w in (words, exact))
+    larger = dtype != "fp32" and not filter_whole.fits(n)
+    assert ((powers == scales) | ((powers == 2 * scales) & larger)).all()
+    assert found.scaled == (powers != 1).any()
+    got, wanted = (
+        w.view(STORAGE_TYPES[dtype]).astype(float) * s[:, None] for w, s in ((words, powers), (exact, scales))
+    )
     apart = np.linalg.norm(got - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
     u = reference.unit_roundoff(dtype)
     assert (apart <= (0.01 * u if dtype == "fp32" else 0.1 * u + reference.fft32_bound(n))).all()

@@ -1,6 +1,7 @@
 """Counts of the kernels that transform filters: equal to the counters of their CPU bodies, launch by launch."""
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -110,6 +111,41 @@ def test_one_launch(n: int, dtype: str, kind: str, rows: int, part: float) -> No
     grid = -(-rows // spec.shape.together)
     machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
     counted = filter_counts.in_one_launch(n, rows, taps=taps, taps_bytes=BYTES[kind])
+    assert {k: v for k, v in counted.items() if v} == counters(machine)
+
+
+@pytest.mark.parametrize("factors", [(16, 16), (24, 16), (16, 32)], ids=str)
+def test_turned(factors: tuple[int, ...]) -> None:
+    """Of right-angle packing: points are turned, positions are half as many; by passes, and in one launch."""
+    plan, rows, taps = Plan.of(factors, packing="right-angle"), 3, prod(factors) - 5
+    n = plan.n
+    layout = spectrum._layout(plan, "causal", plan.points, taps, "fp16")
+    k = filters(rows, taps).astype(np.float32)
+    numbers = filter_transform.numbers(n, layout.targets, layout.sources, turned=True)
+    positions, limits = layout.order.shape[1], spectrum.ORDINARY["fp16"]
+    shared = {"spectrum": np.zeros(2 * rows * positions, np.int16)} | arrays_of(k, rows)
+    arrays = filter_transform.all_tables(n, numbers, layout.order, layout.phase, "fp16", turned=True) | shared
+    arrays |= {"points": np.ones(4 * n, np.float32), "peaks": np.ones(rows * 64, np.float32)}
+    how = {"taps": taps, "taps_bytes": 4, "turned": True}
+    made = filter_counts.passes(n, rows, positions=positions, size=4, **how)
+    jobs = filter_transform.jobs(n, rows, "fp32", taps, "fp16", positions, layout.tiles, limits, turned=True)
+    for job, counted in zip(jobs, made, strict=True):
+        machine = Machine()
+        kernel = filter_passes.family(job.spec).build(tile(machine, job.spec.dtype, "float"), job.spec)
+        buffers = [Buffer(name, arrays[name].reshape(-1)) for name in job.pointers]
+        machine.run(kernel, job.grid, job.spec.warps, job.spec.shared_bytes // 4, [*buffers, *job.scalars])
+        assert {k: v for k, v in counted.items() if v} == counters(machine), job.spec.name
+    if not filter_whole.fits(n, turned=True):
+        return
+    spec = filter_whole.Spec(filter_whole.FACTORS[n // 2], "fp32", "fp16", limits, turned=True)
+    arrays = filter_whole.tables(n, layout.order, layout.phase, turned=True) | shared | {"numbers": numbers}
+    machine = Machine()
+    kernel = filter_whole.build(tile(machine, "fp16", "float"), spec)
+    buffers = [Buffer(name, arrays[name].reshape(-1)) for name in filter_whole.POINTERS]
+    scalars = (rows, taps, positions // 2, positions // 2 // layout.tiles)
+    grid = -(-rows // spec.shape.together)
+    machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
+    counted = filter_counts.in_one_launch(n, rows, **how)
     assert {k: v for k, v in counted.items() if v} == counters(machine)
 
 

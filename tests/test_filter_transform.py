@@ -32,9 +32,10 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any, *, both: bool = Fa
     stored = np.int16 if width == 1 else np.float32
     bits = np.ascontiguousarray(k).reshape(-1)
     inner = np.float32 if layout.dtype != "fp32" else np.float64
-    numbers = filter_transform.numbers(n, layout.targets, layout.sources)
+    numbers = filter_transform.numbers(n, layout.targets, layout.sources, turned=layout.turned)
     room = -(-rows // filter_passes.AT_ONCE) * filter_passes.AT_ONCE
-    host = filter_transform.all_tables(n, numbers, layout.order, layout.phase, layout.dtype, both=both)
+    how = {"both": both, "turned": layout.turned}
+    host = filter_transform.all_tables(n, numbers, layout.order, layout.phase, layout.dtype, **how)
     arrays = {name: x.reshape(-1) for name, x in host.items()} | {
         "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
         "points": np.full(room * n, np.nan, inner),
@@ -44,7 +45,8 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any, *, both: bool = Fa
         "scales": np.full(rows, 1 if layout.dtype == "fp32" else np.nan, np.float32),
     }
     row_taps = taps if k.ndim == 2 else 0
-    jobs = filter_transform.jobs(n, rows, kind, row_taps, layout.dtype, positions, layout.tiles, limits, both)
+    what = (n, rows, kind, row_taps, layout.dtype, positions, layout.tiles, limits)
+    jobs = filter_transform.jobs(*what, **how)
     for job in jobs:
         machine = Machine()
         kernel = filter_passes.build(tile(machine, job.spec.dtype, "float"), job.spec)
@@ -56,14 +58,14 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any, *, both: bool = Fa
 
 def in_one_launch(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, NDArray]:
     """The same, by `filter_whole`."""
-    spec = filter_whole.Spec(
-        filter_whole.FACTORS[layout.n // 2], kind, layout.dtype, spectrum.ORDINARY[layout.dtype]
-    )
+    limits = spectrum.ORDINARY[layout.dtype]
+    factors = filter_whole.FACTORS[layout.n // 2]
+    spec = filter_whole.Spec(factors, kind, layout.dtype, limits, layout.turned)
     bits = np.ascontiguousarray(k).reshape(-1)
     positions = layout.order.shape[1]
-    arrays = filter_whole.tables(layout.n, layout.order, layout.phase) | {
+    arrays = filter_whole.tables(layout.n, layout.order, layout.phase, turned=layout.turned) | {
         "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
-        "numbers": filter_transform.numbers(layout.n, layout.targets, layout.sources),
+        "numbers": filter_transform.numbers(layout.n, layout.targets, layout.sources, turned=layout.turned),
         "spectrum": np.full(2 * rows * positions, -1, np.int16),
         "scales": np.full(rows, np.nan, np.float32),
     }

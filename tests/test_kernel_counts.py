@@ -33,10 +33,8 @@ from kernels_numba import (
 )
 from kernels_numba.block_spec import TUNED
 from kernels_numba.families import (
-    DEFAULT_FACTORS,
     FAMILIES,
-    HALVED_FACTORS,
-    default_plan,
+    RIGHT_ANGLE_FACTORS,
     default_plans,
     family_of,
 )
@@ -367,12 +365,16 @@ def test_block_counts_of_lists_that_were_not_tuned(factors):
 def test_block_shapes_are_the_kernels(kind, part, gates, capacity):
     """What the model assumes of a block is what the kernel chooses, on GPUs with any amount of shared memory."""
     factors, packing = kind
-    n = prod(factors) * (2 if packing == "half" else 1)
-    plan = Plan(n, factors, packing=packing, signal=int(part * n), wanted=int(part * n))
+    n = prod(factors) * (1 if packing == "pair" else 2)
+    turned = packing == "right-angle"
+    samples = int(min(part, 0.5 if turned else 1) * n)
+    plan = Plan(n, factors, packing=packing, signal=samples, wanted=samples)
     options = {"pregate": gates[0], "postgate": gates[1]}
     spec = fused_block.make_spec(plan, "fp16", shared_limit=capacity * 1024, **options)
     rows_in, _ = kernel_counts.rows(plan)
-    options["half"] = packing == "half"
+    options |= {"half": packing == "half", "right_angle": turned}
+    if turned:
+        factors = (2 * factors[0], *factors[1:])
     shape = block_counts.block_shape(factors, rows_in, capacity_bytes=capacity * 1024, **options)
     if spec.shared_bytes > capacity * 1024:
         assert shape is None
@@ -464,15 +466,18 @@ def test_tensor_work_is_half_of_the_complex_products():
 
 def test_the_model_knows_every_kernel():
     """The kernels' own list of plans, and no other."""
-    points = {prod(f) for family in FAMILIES for f in family.FACTORS}
-    for packing in ("pair", "half", "complex"):
+    points = {prod(f) for family in FAMILIES for lists in family.PACKINGS.values() for f in lists}
+    for packing in ("pair", "half", "complex", "right-angle"):
         run = [f for family in FAMILIES for f in family.PACKINGS.get(packing, ())]
         known = [
             f for n in points for order in (2, 3, 4) for f in kernel_counts.factor_lists(n, order, packing)
         ]
         assert sorted(known) == sorted(run)
-    for n, factors in [*DEFAULT_FACTORS.items(), *HALVED_FACTORS.items()]:
-        plan = default_plan(n) if factors == DEFAULT_FACTORS[n] else default_plans(halved=True)[n]
+    assert {n for n, plan in default_plans(halved=True).items() if plan.packing == "right-angle"} == set(
+        RIGHT_ANGLE_FACTORS
+    )
+    for plan in (*default_plans().values(), *default_plans(halved=True).values()):
+        factors = plan.factors
         found = kernel_counts.kernel_counts(
             plan, 2, 1, dtype="fp16", variant="plain", capacity_bytes=227 * 1024
         )

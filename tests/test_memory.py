@@ -63,9 +63,8 @@ def test_constants_are_bounded() -> None:
     for family in (*families.FAMILIES, *families.families("fp32")):
         for packing, lists in family.PACKINGS.items():
             longest = max(lists, key=lambda f: 8 * sum(x * x for x in f) + 8 * int(np.prod(f)))
-            n = int(np.prod(longest)) * (2 if packing == "half" else 1)
             dtype = "fp32" if family in families.families("fp32") else "fp16"
-            spec = family.make_spec(Plan(n, longest, packing=packing), dtype)
+            spec = family.make_spec(Plan.of(longest, packing=packing), dtype)
             size = sum(words.nbytes for words in family.operands(*family.operand_key(spec)))
             assert size <= describe.MOST_CONSTANT_BYTES, (family.__name__, longest, size)
 

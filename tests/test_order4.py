@@ -278,7 +278,7 @@ def test_other_plans_are_refused() -> None:
         Plan(65536, (16,) * 4),
         Plan(POINTS, FACTORS, packing="complex"),
     ):
-        with pytest.raises(ValueError, match=r"^plan: .*16, 8, 16, 16.* 'pair' or 'half'"):
+        with pytest.raises(ValueError, match=r"^plan: .*16, 8, 16, 16.* 'pair', 'half' or 'right-angle'"):
             fused_deep.make_spec(plan, "fp16")
         with pytest.raises(ValueError, match=r"^plan: no fused kernel"):
             families.family_of(plan)

@@ -472,10 +472,10 @@ def test_plans_with_a_kernel_are_marked_and_always_shown():
 
 
 def test_the_model_knows_the_plans_that_kernels_run():
-    for packing in ("pair", "half", "complex"):
+    for packing in ("pair", "half", "complex", "right-angle"):
         known = {
             f
-            for points in {math.prod(f) for family in FAMILIES for f in family.FACTORS}
+            for points in {math.prod(f) for family in FAMILIES for f in family.PACKINGS.get(packing, ())}
             for p in (2, 3, 4)
             for f in kernel_counts.factor_lists(points, p, packing)
         }

@@ -61,7 +61,9 @@ def mma_per_pair(spec: Any) -> int:
         length=length,
         mode="causal" if live else "circular",
         dtype=spec.dtype,
-        plan=Plan(spec.n, (spec.n1, spec.n2)),
+        plan=Plan.of((spec.n1 // 2, spec.n2), packing="right-angle")
+        if getattr(spec, "right_angle", False)
+        else Plan(spec.n, (spec.n1, spec.n2)),
     )
     u = np.zeros((2, 1, length), np.float16).view(spec_dtype(spec))
     gates = {name: u for name in ("pregate", "postgate") if getattr(spec, name)}

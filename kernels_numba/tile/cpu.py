@@ -20,10 +20,10 @@ from kernels_numba.tile.cpu_correlation import CpuCorrelation
 from kernels_numba.tile.cpu_held import CpuHeld
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
 from kernels_numba.tile.cpu_prefetch import CpuPrefetch
+from kernels_numba.tile.cpu_sequences import CpuSequences
 from kernels_numba.tile.cpu_swaps import CpuSwaps
 from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
 from kernels_numba.tile.cpu_words import CpuWords
-from kernels_numba.tile.cpu_zeros import CpuZeros
 from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP, a_index, b_index, c_index
 from kernels_numba.tile.machine import LANES, Lanes, Machine
 
@@ -50,7 +50,9 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWarpgroup, CpuWords, CpuZeros):
+class CpuTile(
+    CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSequences, CpuSwaps, CpuWarpgroup, CpuWords
+):
     """What all vocabularies share, for one half-precision type or for "fp32", bound to a machine."""
 
     name = "cpu"

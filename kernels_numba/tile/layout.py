@@ -172,14 +172,17 @@ def lane_order(words: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.ascontiguousarray(words.reshape(registers // 4, 4, WARP).transpose(0, 2, 1)).reshape(-1)
 
 
-def lane_order_positions(row_groups: int, column_tiles: int, order: tuple[int, ...] | None = None) -> Index:
+def lane_order_positions(
+    row_groups: int, column_tiles: int, order: tuple[int, ...] | None = None, *, width: int = 4
+) -> Index:
     """Rows and columns of a packed C, flat, in the order of the halves that :func:`lane_order` makes.
 
-    ``order``: the C's registers in another order.
+    ``order``: the C's registers in another order. ``width``: registers that a lane reads at once.
     """
     rows, columns = (x if order is None else x[list(order)] for x in c_index(row_groups, column_tiles))
     registers = rows.shape[0]
-    flat = [x.reshape(registers // 4, 4, WARP, 2).swapaxes(1, 2).reshape(-1) for x in (rows, columns)]
+    shape = (registers // width, width, WARP, 2)
+    flat = [x.reshape(shape).swapaxes(1, 2).reshape(-1) for x in (rows, columns)]
     return flat[0], flat[1]
 
 
@@ -190,8 +193,9 @@ def pack_operand(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDAr
 
 
 def pack_complex(matrix: NDArray[np.complexfloating], index: Index, dtype: str) -> NDArray[np.int32]:
-    """Real parts, then imaginary parts, each as :func:`pack_operand`."""
-    return np.concatenate([pack_operand(matrix.real, index, dtype), pack_operand(matrix.imag, index, dtype)])
+    """Lane-ordered words of registers of real parts, then of imaginary parts."""
+    rows, columns = index
+    return lane_order(np.concatenate([to_words(x[rows, columns], dtype) for x in (matrix.real, matrix.imag)]))
 
 
 def pack_core(matrix: NDArray[np.floating], index: Index, dtype: str) -> NDArray[np.int32]:
