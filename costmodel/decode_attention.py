@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ def blocks_per_sm(shape: Shape, gpu: GPU) -> int:
 
 def relative_rate(gpu: GPU) -> float:
     """Memory rate over that of the GPU that the figures were found on."""
-    return 1.0 if gpu.slug == FITTED_GPU else _rate(gpu) / _rate(load(FITTED_GPU))
+    return 1.0 if gpu.slug == FITTED_GPU else _rate(gpu) / _fitted_rate()
 
 
 def read_rate(gpu: GPU) -> float:
@@ -99,6 +100,11 @@ def read_rate(gpu: GPU) -> float:
 
 def _rate(gpu: GPU) -> float:
     return float(gpu.spec["memory_bandwidth_bytes_per_s"])
+
+
+@cache
+def _fitted_rate() -> float:
+    return _rate(load(FITTED_GPU))
 
 
 def floor_us(*, batch: int, kv_heads: int, head_size: int, length: int, gpu: GPU) -> float:

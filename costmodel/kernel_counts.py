@@ -13,6 +13,7 @@ Symbols: B sequences, H channels, L samples; N = N1 N2 points; ``rows_in`` and `
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
@@ -57,18 +58,22 @@ FEWER_REGISTERS = {(8, 16, 16): 128}
 """The same of an order-3 kernel without gates, where that is less than its blocks must leave room for."""
 
 
+@lru_cache(maxsize=1024)
 def factor_lists(
     points: int, order: int, packing: str = "pair", dtype: str = "fp16"
-) -> list[tuple[int, ...]]:
+) -> tuple[tuple[int, ...], ...]:
     """The factor lists of ``points`` complex points and an order that kernels run, with outer stages or without."""
     found = fused_lists(points, order, packing, dtype)
-    if packing == "pair":
-        long = long_float_counts if dtype == "fp32" else long_counts
-        found += [f for f in long.factor_lists(points, order) if f not in found]
-    return found
+    if packing != "pair":
+        return found
+    long = long_float_counts if dtype == "fp32" else long_counts
+    return (*found, *(f for f in long.factor_lists(points, order) if f not in found))
 
 
-def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp16") -> list[tuple[int, ...]]:
+@lru_cache(maxsize=1024)
+def fused_lists(
+    points: int, order: int, packing: str = "pair", dtype: str = "fp16"
+) -> tuple[tuple[int, ...], ...]:
     """The factor lists of ``points`` complex points and an order that one kernel runs."""
     known: list[tuple[int, ...]] = []
     if dtype == "fp32":
@@ -82,7 +87,7 @@ def fused_lists(points: int, order: int, packing: str = "pair", dtype: str = "fp
         known = deep_counts.shapes(packing)
     if dtype != "fp32":
         known = [*known, *any_counts.shapes(points, order, packing)]
-    return [f for f in known if prod(f) == points]
+    return tuple(f for f in known if prod(f) == points)
 
 
 def rows(plan: Plan) -> tuple[int, int]:

@@ -127,21 +127,27 @@ def use(blocks: int, sm_count: int, resident: int) -> float:
     return blocks / (ceil(blocks / sm_count) * sm_count)
 
 
+def _blocks_per_sm(counts: Counts, gpu: GPU, resident: int) -> float:
+    """Blocks on an SM, averaged over the SMs that work where the grid is small."""
+    return min(float(resident), max(1.0, counts.blocks / gpu.spec["sm_count"]))
+
+
 def residency(counts: Counts, gpu: GPU) -> tuple[float, float]:
     """(warps, workers) on an SM, averaged over the SMs that work where the grid is small."""
-    here = min(float(resident_blocks(counts, gpu)), max(1.0, counts.blocks / gpu.spec["sm_count"]))
+    here = _blocks_per_sm(counts, gpu, resident_blocks(counts, gpu))
     return here * counts.threads_per_block / 32, here * counts.workers_per_block
 
 
-def _fill_bytes(counts: Counts, gpu: GPU) -> float:
+def _fill_bytes(counts: Counts, gpu: GPU, resident: int) -> float:
     """What the blocks that are on the GPU at once fetch before they begin, all of them."""
-    slots = int(gpu.spec["sm_count"]) * resident_blocks(counts, gpu)
-    return min(counts.blocks, slots) * counts.fill_bytes_per_block
+    return min(counts.blocks, int(gpu.spec["sm_count"]) * resident) * counts.fill_bytes_per_block
 
 
 def work(counts: Counts, gpu: GPU) -> tuple[float, float, float]:
     """Bytes of device memory, of shared memory and the first-level cache, and of L2, with those of local memory."""
     own = (counts.device_bytes, counts.shared_bytes, counts.l2_bytes)
+    if not counts.stack_bytes_per_thread:
+        return own
     spilled = local_memory.traffic(counts, gpu, resident_blocks(counts, gpu))
     memory, shared, l2 = (a + b for a, b in zip(own, spilled, strict=True))
     return memory, shared, l2
@@ -153,32 +159,36 @@ def onchip_factors(counts: Counts) -> tuple[str, str]:
     return f"{prefix}half_rate_warps", f"{prefix}issue_fraction"
 
 
+def _achieved(inputs: Inputs, name: str) -> float:
+    """A resource's rate, times the share of it that kernels reach."""
+    return inputs[f"{name}_rate"].value * inputs[f"{name}_fraction"].value
+
+
 def terms(counts: Counts, gpu: GPU, inputs: Inputs) -> dict[str, float]:
     """Seconds per resource, each as if it were alone; of several kernels together, if there are."""
     if counts.stages:
         each = [terms(stage, gpu, inputs) for stage in counts.stages]
         return {key: sum(part[key] for part in each) for key in each[0]}
-    v = {key: i.value for key, i in inputs.items()}
     sm_count = int(gpu.spec["sm_count"])
     resident = resident_blocks(counts, gpu)
-    warps, _ = residency(counts, gpu)
+    warps = _blocks_per_sm(counts, gpu, resident) * counts.threads_per_block / 32
     busy = use(counts.blocks, sm_count, resident)
     reach = min(1.0, counts.blocks / sm_count)
-    half, issue = (v[key] for key in onchip_factors(counts))
+    half, issue = (inputs[key].value for key in onchip_factors(counts))
     onchip = busy * warps / (warps + half)
     memory, shared, l2 = work(counts, gpu)
     products = busy if counts.waits else onchip
-    fill = _fill_bytes(counts, gpu)
+    fill = _fill_bytes(counts, gpu, resident)
     # An addition is one flop where the data sheet counts two; elsewhere an instruction is one issue slot.
-    issued = (counts.warp_instructions - counts.fp32_flops / 32) / v["issue_rate"]
-    issued += 2 * counts.fp32_flops / v["fp32_rate"]
+    issued = (counts.warp_instructions - counts.fp32_flops / 32) / inputs["issue_rate"].value
+    issued += 2 * counts.fp32_flops / inputs["fp32_rate"].value
     return {
-        "memory": memory / (v["memory_rate"] * v["memory_fraction"] * reach),
-        "tensor": counts.mma_flops / (v["tensor_rate"] * v["tensor_fraction"] * products),
-        "shared": (shared + fill) / (v["shared_rate"] * v["shared_fraction"] * onchip),
-        "l2": (l2 + fill) / (v["l2_rate"] * v["l2_fraction"] * onchip),
+        "memory": memory / (_achieved(inputs, "memory") * reach),
+        "tensor": counts.mma_flops / (_achieved(inputs, "tensor") * products),
+        "shared": (shared + fill) / (_achieved(inputs, "shared") * onchip),
+        "l2": (l2 + fill) / (_achieved(inputs, "l2") * onchip),
         "issue": issued / (issue * onchip),
-        "launch": counts.launches * v["launch_us"] * 1e-6,
+        "launch": counts.launches * inputs["launch_us"].value * 1e-6,
     }
 
 
@@ -273,7 +283,7 @@ def explain(counts: Counts, gpu: GPU) -> str:
     warps, _ = residency(counts, gpu)
     workers = independent_workers(counts, gpu)
     busy = use(counts.blocks, int(gpu.spec["sm_count"]), resident)
-    fill = _fill_bytes(counts, gpu)
+    fill = _fill_bytes(counts, gpu, resident)
     half, issue = (known[key].value for key in onchip_factors(counts))
     reached = warps / (warps + half)
     lines = [
