@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_correlation import CpuCorrelation
 from kernels_numba.tile.cpu_held import CpuHeld
-from kernels_numba.tile.cpu_memory import CpuMemory, Fragment
+from kernels_numba.tile.cpu_memory import CpuMemory, Fragment, parted
 from kernels_numba.tile.cpu_prefetch import CpuPrefetch
 from kernels_numba.tile.cpu_sequences import CpuSequences
 from kernels_numba.tile.cpu_swaps import CpuSwaps
 from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
 from kernels_numba.tile.cpu_words import CpuWords
-from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP, a_index, b_index, c_index
+from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP
 from kernels_numba.tile.machine import LANES, Lanes, Machine
 
 MMA_FLOPS = 4096
@@ -39,9 +39,12 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
     rounds float64 to fp16 once.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        if dtype == "fp16" and not lost.any():
+        exact = not np.count_nonzero(lost)
+        if dtype == "fp16" and exact:
             return values.astype(np.float16)
         single = values.astype(np.float32)
+        if exact and (single == values).all():
+            return single.astype(HALF_TYPES[dtype])
         rest = np.where(np.isfinite(single), (values - single) + lost, 0.0)
         bits = single.view(np.int32)
         toward_zero = (rest != 0) & ((rest < 0) != np.signbit(single))
@@ -129,29 +132,47 @@ class CpuTile(
         return lambda: None
 
     # ---- products ------------------------------------------------------------------------------------------
-    def _matrix(self, words: Fragment, index: tuple, shape: tuple[int, int]) -> NDArray[np.float32]:
-        matrix = np.empty(shape, np.float32)
+    # Lane l = 4 g + t; the axes are those of `layout.a_index`, `b_index` and `c_index`.
+    def _left(self, words: Fragment, row_tiles: int, k_tiles: int) -> NDArray[np.float32]:
+        """The matrix of an A operand."""
+        halves = np.ascontiguousarray(words).view(self.half)
+        axes = halves.reshape(row_tiles, k_tiles, 2, 2, 8, 4, 2)  # m, k, r >> 1, r & 1, g, t, e
         with np.errstate(invalid="ignore"):  # a signalling NaN
-            matrix[index] = np.ascontiguousarray(words).view(self.half).reshape(*words.shape, 2)
-        return matrix
+            matrix = axes.transpose(0, 3, 4, 1, 2, 5, 6).astype(np.float32, order="C")
+        return matrix.reshape(16 * row_tiles, 16 * k_tiles)
 
-    def _accumulators(self, matrix: NDArray[np.float32]) -> Fragment:
+    def _right(self, words: Fragment, k_tiles: int, column_tiles: int) -> NDArray[np.float32]:
+        """The matrix of a B operand."""
+        halves = np.ascontiguousarray(words).view(self.half)
+        axes = halves.reshape(k_tiles, column_tiles, 2, 8, 4, 2)  # k, n, r, g, t, e
+        with np.errstate(invalid="ignore"):
+            matrix = axes.transpose(0, 2, 4, 5, 1, 3).astype(np.float32, order="C")
+        return matrix.reshape(16 * k_tiles, 8 * column_tiles)
+
+    @staticmethod
+    def _accumulators(matrix: NDArray[np.float32]) -> Fragment:
         """Row-group order: [groups, column tiles, 2] registers by lane."""
-        rows, columns = c_index(matrix.shape[0] // 8, matrix.shape[1] // 8)
-        return matrix[rows, columns].transpose(0, 2, 1).reshape(-1, WARP)
+        rows, columns = matrix.shape
+        axes = matrix.reshape(rows // 8, 8, columns // 8, 4, 2)
+        return axes.transpose(0, 2, 4, 1, 3).reshape(-1, WARP)
+
+    @staticmethod
+    def _summed(c: Fragment, row_groups: int) -> NDArray[np.float32]:
+        """The matrix of accumulators."""
+        axes = c.reshape(row_groups, -1, 2, 8, 4)
+        return axes.transpose(0, 3, 1, 4, 2).reshape(8 * row_groups, -1)
 
     def _count_mma(self, row_tiles: int, column_tiles: int, k_tiles: int) -> None:
         self.machine.counters.mma_m16n8k16 += row_tiles * column_tiles * k_tiles
 
     def mma(self, row_tiles: int, column_tiles: int, k_tiles: int, *, chains: int = 1) -> Callable:
         """Real product of an A and a B operand, in several sums."""
-        shape_a, shape_b = (16 * row_tiles, 16 * k_tiles), (16 * k_tiles, 8 * column_tiles)
 
         def product(a: Fragment, b: Fragment) -> Fragment:
             self._count_mma(row_tiles, column_tiles, k_tiles)
             self.machine.counters.fp32_flops += (chains - 1) * 4 * row_tiles * column_tiles * WARP
-            left = self._matrix(a, a_index(row_tiles, k_tiles), shape_a)
-            right = self._matrix(b, b_index(k_tiles, column_tiles), shape_b)
+            left = self._left(a, row_tiles, k_tiles)
+            right = self._right(b, k_tiles, column_tiles)
             with np.errstate(invalid="ignore", over="ignore"):
                 return self._accumulators(left @ right)
 
@@ -173,7 +194,7 @@ class CpuTile(
         special = (np.arange(WARP) >> 2) % period == 0 if period else None
 
         def contract(factor: Fragment, data: Fragment) -> Fragment:
-            p, q = (product(factor, part) for part in np.split(data, 2))
+            p, q = (product(factor, part) for part in parted(data))
             split = p.shape[0] // 2
             a, e, d, b = p[:split], p[split:], q[:split], q[split:]
             plus, minus = self._butterfly(a, b, d, e, inverse=inverse, both=not lower_half)
@@ -192,7 +213,7 @@ class CpuTile(
         product = self.mma(row_tiles, column_tiles, k_tiles)
 
         def contract(data: Fragment, factor: Fragment) -> Fragment:
-            p, q = (product(part, factor) for part in np.split(data, 2))
+            p, q = (product(part, factor) for part in parted(data))
             p, q = (x.reshape(2 * row_tiles, 2, column_tiles, WARP) for x in (p, q))
             plus, minus = self._butterfly(p[:, 0], q[:, 1], q[:, 0], p[:, 1], inverse=inverse, both=True)
             parts = [np.stack(pair, axis=1).reshape(-1, WARP) for pair in zip(plus, minus, strict=True)]
@@ -246,8 +267,10 @@ class CpuTile(
             if isinstance(c, float) and c == 0:  # -0.0, which changes nothing and loses nothing
                 return round_half(product, _NOTHING, self.dtype)
             total = product + c
-            # What the sum lost (Knuth's two-sum).
             back = total - product
+            if self.dtype == "fp16" and (back == c).all() and (total - c == product).all():
+                return total.astype(np.float16)  # nothing was lost
+            # What the sum lost (Knuth's two-sum).
             lost = np.where(np.isfinite(total), (product - (total - back)) + (c - back), 0.0)
             return round_half(total, lost, self.dtype)
 
@@ -265,8 +288,7 @@ class CpuTile(
 
         def product(a: Fragment, b: Fragment) -> Fragment:
             self.machine.counters.half_flops += 6 * a.size
-            xr, xi = np.split(self._halves(a), 2)
-            yr, yi = np.split(self._halves(b), 2)
+            (xr, xi), (yr, yi) = parted(self._halves(a)), parted(self._halves(b))
             re = self._fma(xr, yr, self._fma(-xi, yi, -0.0).astype(np.float64))
             im = self._fma(xr, yi, self._fma(xi, yr, -0.0).astype(np.float64))
             return self._words(np.concatenate([re, im]))
@@ -278,7 +300,7 @@ class CpuTile(
 
         def product(*fragments: Fragment) -> Fragment:
             self.machine.counters.half_flops += 14 * fragments[0].size
-            (xr, xi), (ar, ai), (mr, mi), (br, bi) = (np.split(self._halves(f), 2) for f in fragments)
+            (xr, xi), (ar, ai), (mr, mi), (br, bi) = (parted(self._halves(f)) for f in fragments)
 
             def chain(*terms: tuple[NDArray, NDArray]) -> NDArray:
                 total: Any = -0.0

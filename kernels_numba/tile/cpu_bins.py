@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_float import fma
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, parted
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, Machine
 
@@ -30,7 +30,7 @@ class CpuBins:
         ) -> Fragment:
             number = _lanes(k) + apart
             at = self._places_of_points(places, number)
-            points = [np.split(self._points_at(source, _lanes(base) + x), 2) for x in at]
+            points = [parted(self._points_at(source, _lanes(base) + x)) for x in at]
             return self._hermitian(so_far, points, roots, number)
 
         return add

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, parted
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, Machine
 from kernels_numba.tile.points import dft_program
@@ -106,7 +106,7 @@ class CpuFloat:
 
         def product(a: Fragment, b: Fragment) -> Fragment:
             self.machine.counters.fp32_flops += 6 * WARP * count
-            (xr, xi), (wr, wi) = np.split(a, 2), np.split(b, 2)
+            (xr, xi), (wr, wi) = parted(a), parted(b)
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 return np.concatenate([fma(xr, wr, -(xi * wi)), fma(xr, wi, xi * wr)])
 

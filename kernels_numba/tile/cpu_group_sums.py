@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_memory import Fragment, _lanes
 from kernels_numba.tile.cpu_warpgroup import GROUP_WARPS
-from kernels_numba.tile.layout import WARP, c_index, row_words
+from kernels_numba.tile.layout import WARP, row_words
 from kernels_numba.tile.machine import Buffer, KernelError, Machine
 
 SLAB = 64
@@ -36,10 +36,11 @@ class CpuGroupSums:
     half: np.dtype
     _count_mma: Callable
     _put: Callable
+    _accumulators: Callable
+    _summed: Callable
 
     def group_mma_add(self, columns: int, k_tiles: int) -> Callable:
         """Begin c + left right^T for the 64 rows of a warpgroup, one 16-deep step after another."""
-        rows, across = c_index(2, columns // 8)
         deep = 16 * k_tiles
         places = (slab_halves(16)[:, :deep], slab_halves(columns)[:, :deep])
         words = tuple(np.unique(halves >> 1) for halves in places)
@@ -60,15 +61,14 @@ class CpuGroupSums:
             mine = int(left) + 16 * SLAB // 2 * (machine.warp.index % GROUP_WARPS)
             a, b = read(0, mine, 1), read(1, int(right), GROUP_WARPS)
             self._count_mma(1, columns // 8, k_tiles)
-            total = np.empty((16, columns), np.float32)
-            total[rows, across] = by_row_groups(c).reshape(-1, 2, WARP).transpose(0, 2, 1)
+            total = self._summed(by_row_groups(c), 2)
             with np.errstate(invalid="ignore", over="ignore"):
                 for k in range(0, deep, 16):
                     total = total + a[:, k : k + 16] @ b[:, k : k + 16].T
             busy = np.concatenate([mine + words[0], int(right) + words[1]])
             machine.shared.hold(busy)
             machine.products.setdefault(machine.warp.index, deque()).append(busy)
-            found = total[rows, across].transpose(0, 2, 1).reshape(2, columns // 8, 2, WARP)
+            found = self._accumulators(total).reshape(2, columns // 8, 2, WARP)
             return found.transpose(1, 0, 2, 3).reshape(-1, WARP)
 
         return product

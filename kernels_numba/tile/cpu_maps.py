@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.cpu_memory import Fragment, _lanes, _mask
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, _mask, parted
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, Machine
 
@@ -95,7 +95,7 @@ class CpuMaps:
 
         def rounded(values: Fragment) -> Fragment:
             with np.errstate(over="ignore", invalid="ignore"):
-                halves = np.stack(np.split(values, 2), axis=-1).astype(self.half)
+                halves = np.stack(parted(values), axis=-1).astype(self.half)
             return np.ascontiguousarray(halves).view(np.int32)[..., 0]
 
         return rounded
@@ -105,7 +105,7 @@ class CpuMaps:
 
         def folded(points: Fragment) -> Fragment:
             self.machine.counters.half_flops += 4 * points.size
-            p, m = np.split(self._halves(points), 2)
+            p, m = parted(self._halves(points))
             sums, differences = (self._words(self._fma(p, 1.0, x)) for x in (m, -m))
             return np.concatenate([sums, _exchanged(differences) ^ HIGH_SIGN])
 

@@ -35,6 +35,12 @@ def _mask(valid: Any) -> NDArray[np.bool_]:
     return _ALL if valid else _NONE
 
 
+def parted(fragment: NDArray) -> tuple[NDArray, NDArray]:
+    """The two halves of a fragment: real and imaginary parts."""
+    middle = len(fragment) // 2
+    return fragment[:middle], fragment[middle:]
+
+
 def _by_width(pieces: Any) -> list[tuple[int, list[int], NDArray, NDArray]]:
     """Pieces (o, c, registers) that are equally wide together: width, the o, the c [p, 1] and registers [p, width]."""
     widths = sorted({len(registers) for _, _, registers in pieces})

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_memory import Fragment
-from kernels_numba.tile.layout import WARP, a_index, b_index, c_index
+from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Machine
 
 
@@ -36,8 +36,10 @@ class CpuProducts:
 
     machine: Machine
     half: np.dtype
-    _matrix: Callable
+    _left: Callable
+    _right: Callable
     _accumulators: Callable
+    _summed: Callable
     _count_mma: Callable
 
     def zeros(self, count: int) -> Callable:
@@ -46,15 +48,12 @@ class CpuProducts:
 
     def mma_add(self, row_tiles: int, column_tiles: int, k_tiles: int) -> Callable:
         """C + a b in float32, one 16-deep step after another."""
-        rows, columns = c_index(2 * row_tiles, column_tiles)
-        shape_a, shape_b = (16 * row_tiles, 16 * k_tiles), (16 * k_tiles, 8 * column_tiles)
 
         def product(c: Fragment, a: Fragment, b: Fragment) -> Fragment:
             self._count_mma(row_tiles, column_tiles, k_tiles)
-            left = self._matrix(a, a_index(row_tiles, k_tiles), shape_a)
-            right = self._matrix(b, b_index(k_tiles, column_tiles), shape_b)
-            total = np.empty((16 * row_tiles, 8 * column_tiles), np.float32)
-            total[rows, columns] = c.reshape(-1, 2, WARP).transpose(0, 2, 1)
+            left = self._left(a, row_tiles, k_tiles)
+            right = self._right(b, k_tiles, column_tiles)
+            total = self._summed(c, 2 * row_tiles)
             with np.errstate(invalid="ignore", over="ignore"):
                 for k in range(0, 16 * k_tiles, 16):
                     total = total + left[:, k : k + 16] @ right[k : k + 16]

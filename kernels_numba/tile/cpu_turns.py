@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, parted
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Machine
 
@@ -84,7 +84,7 @@ class CpuTurns:
         def turned(x: Fragment, table: Fragment) -> Fragment:
             self.machine.counters.fp32_flops += COMPLEX_PRODUCT * x.size // 2
             bits = np.ascontiguousarray(table).view(np.float32)
-            re, im = np.split(x, 2)
+            re, im = parted(x)
             with np.errstate(invalid="ignore", over="ignore"):
                 return np.concatenate(_times((re, im), (bits[2 * row], bits[2 * row + 1])))
 

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba.tile.cpu_memory import Fragment, _lanes
+from kernels_numba.tile.cpu_memory import Fragment, _lanes, parted
 from kernels_numba.tile.layout import (
     WARP,
-    a_index,
     by_slices,
     group_column_slices,
     group_left_index,
@@ -37,7 +36,7 @@ class CpuWarpgroup:
     _accumulators: Callable
     _butterfly: Callable
     _count_mma: Callable
-    _matrix: Callable
+    _left: Callable
     load_global: Callable
     load_shared: Callable
     multiply_complex: Callable
@@ -120,9 +119,7 @@ class CpuWarpgroup:
             left = np.empty((16, 16 * k_tiles), np.float32)
             left[rows[mine] % 16, within[mine]] = self._read_core(factor, mine, times=len(slices), sharers=1)
             right = self._read_core(data, halves)
-            (a, e), (d, b) = (
-                np.split(self._group_product(left, right[..., i], k_tiles), 2) for i in range(2)
-            )
+            (a, e), (d, b) = (parted(self._group_product(left, right[..., i], k_tiles)) for i in range(2))
             plus, minus = self._butterfly(a, b, d, e, inverse=inverse, both=not lower_half)
             if self_paired:
                 for part, unpaired in zip((*plus, *minus), (a, d, e, b), strict=False):
@@ -142,8 +139,8 @@ class CpuWarpgroup:
 
         def contract(data: Fragment, factor: Any, source: Any, at: Any) -> Fragment:
             products = []
-            for part in np.split(data, 2):
-                left = self._matrix(part, a_index(1, k_tiles), (16, 16 * k_tiles))
+            for part in parted(data):
+                left = self._left(part, 1, k_tiles)
                 products.append(self._group_product(left, self._read_core(factor, order), k_tiles))
             p, q = (x.reshape(2, 2, tiles, WARP) for x in products)
             plus, minus = self._butterfly(p[:, 0], q[:, 1], q[:, 0], p[:, 1], inverse=inverse, both=True)
