@@ -293,6 +293,7 @@ def counts_of(
         exact=True,
         source="kernel_counts: fused fp32",
         arithmetic="fp32",
+        in_step=True,
     )
 
 

@@ -49,7 +49,7 @@ class Figures:
     """Of the copy rate, of a filter's passes through device memory."""
 
 
-GRADIENT = Figures(1.15, 4.4e-6, 5.4e12, 7.2e-6, 1.26e11, 0.74)
+GRADIENT = Figures(1.0, 4.4e-6, 1.1e13, 6.2e-6, 1.47e11, 0.95)
 
 
 def shares(workers: int, parts: int, pairs: int, channels: int) -> int:

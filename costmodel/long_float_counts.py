@@ -135,4 +135,5 @@ def _stage(plan: Plan, rows: int, batch: int, channels: int, gated: bool, invers
         exact=True,
         source="outer_float_counts: one stage",
         arithmetic="fp32",
+        in_step=True,
     )

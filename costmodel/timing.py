@@ -17,7 +17,8 @@ ahead of their use, several warps) fitted as k stages of each worker that run at
 
     t = max_r t_r + (sum_r t_r - max_r t_r) / (1 + k v) + t_launch
 
-Where all blocks of an SM go through their stages together, v is 1. t_launch is what a launch takes beyond that:
+Where a worker is a whole block, blocks begin together and drift apart as steps of chance do: v is the root of their
+number, or 1 where they stay together. t_launch is what a launch takes beyond that:
 starting, the first fetch of everything, and the last block alone.
 
 Interval: every input carries a relative uncertainty s_i. The time is evaluated with each input moved by s_i
@@ -205,8 +206,9 @@ def stages_at_once(counts: Counts, inputs: Inputs) -> float:
 
 
 def independent_workers(counts: Counts, gpu: GPU) -> float:
-    """Workers on an SM whose stages overlap with each other's: v, or 1 where all go through them in step."""
-    return 1.0 if counts.in_step else residency(counts, gpu)[1]
+    """v: workers on an SM whose stages overlap with each other's; of blocks the root, or 1 where they stay in step."""
+    workers = 1.0 if counts.in_step else residency(counts, gpu)[1]
+    return sqrt(workers) if counts.workers_per_block == 1 else workers
 
 
 def overlap(counts: Counts, gpu: GPU, inputs: Inputs) -> float:

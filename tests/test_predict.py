@@ -609,6 +609,15 @@ def test_blocks_in_step_overlap_as_one():
     )
 
 
+def test_blocks_drift_apart_and_warps_are_apart():
+    """Of blocks the root of their number overlaps, of warps their number."""
+    for factors in ((16, 16, 16), (32, 32)):
+        work = counted(factors)
+        _, workers = timing.residency(work, H200)
+        v = timing.independent_workers(work, H200)
+        assert v == (workers**0.5 if work.workers_per_block == 1 else workers) > 1
+
+
 @pytest.mark.parametrize(("batch", "channels", "waits"), [(64, 768, False), (64, 768, True), (2, 60, False)])
 def test_explained_terms_are_work_over_what_stands_beside_it(batch, channels, waits):
     """The numbers of every line give its time, of a grid smaller than the GPU too."""
