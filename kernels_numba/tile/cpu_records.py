@@ -6,16 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kernels_numba.tile.cpu_memory import Fragment, _by_width, _lanes, _starts
 from kernels_numba.tile.layout import WARP
 from kernels_numba.tile.machine import Buffer, Machine
-
-Fragment = NDArray
-
-
-def _lanes(value: Any) -> NDArray[np.int64]:
-    return np.broadcast_to(np.asarray(value, np.int64), (WARP,))
 
 
 class CpuRecords:
@@ -48,28 +42,27 @@ class CpuRecords:
 
     def copy_rows(self, count: int, step: int, to_step: int, *, consecutive: bool = False) -> Callable:
         """Asynchronous copies of 8 elements, one a row."""
-        copy = self.copy_async(8)
+        copy, i = self.copy_async(8), np.arange(count)[:, None]
 
         def copies(*arguments: Any) -> None:
             *places, source, rows, stride, at, first, end = arguments
-            for i in range(count):
-                to = _lanes(places[i % 4]) + i * to_step
-                inside = _lanes(first) + i * step < end
-                copy(to, source, rows[i].astype(np.int64) * int(stride) + _lanes(at), inside)
+            to = np.stack([_lanes(places[row % 4]) for row in range(count)]) + i * to_step
+            inside = _lanes(first) + i * step < end
+            copy(to, source, rows[:count].astype(np.int64) * int(stride) + _lanes(at), inside)
 
         return copies
 
     def load_chunks(self, count: int, step: int) -> Callable:
         """``count`` times 8 halves; zeros past the limit."""
+        c = np.arange(count)[:, None]
 
         def load(source: Buffer, at: Any, place: Any, limit: Any) -> Fragment:
             out = np.zeros((count, WARP, 8), np.int16)
-            for c in range(count):
-                inside = _lanes(place) + c * step < _lanes(limit)
-                where = (_lanes(at) + c * step)[inside]
-                source.check(where, 8)
-                out[c, inside] = source.data[where[:, None] + np.arange(8)]
-                self.machine.counters.add_bytes("global_read_bytes", source.name, 16 * where.size)
+            inside = _lanes(place) + c * step < _lanes(limit)
+            where = (_lanes(at) + c * step)[inside]
+            source.check(where, 8)
+            out[inside] = source.data[where[:, None] + np.arange(8)]
+            self.machine.counters.add_bytes("global_read_bytes", source.name, 16 * where.size)
             return out.view(np.int32).transpose(0, 2, 1).reshape(4 * count, WARP)
 
         return load
@@ -104,27 +97,29 @@ class CpuRecords:
 
     def store_word_pieces(self, pieces: Any) -> Callable:
         """Pieces of each lane's words to a buffer."""
+        together = _by_width(pieces)
 
         def put(target: Buffer, base: Any, o0: Any, o1: Any, words: Fragment) -> None:
-            for which, constant, chosen in pieces:
-                where = _lanes(base) + _lanes((o0, o1)[which]) + constant
-                target.check(where, len(chosen))
-                target.data[where[:, None] + np.arange(len(chosen))] = words[list(chosen)].T
-                self.machine.counters.add_bytes("global_written_bytes", target.name, 4 * len(chosen) * WARP)
+            for width, which, constants, chosen in together:
+                where = _lanes(base) + _starts((o0, o1), which, constants)
+                target.check(where, width)
+                target.data[where[:, None] + np.arange(width)[:, None]] = words[chosen]
+                self.machine.counters.add_bytes("global_written_bytes", target.name, 4 * width * where.size)
 
         return put
 
     def load_fresh_pieces(self, pieces: Any, count: int, *, parts: int = 1, step: int = 0) -> Callable:
         """Read what `store_word_pieces` wrote: the parts below ``live``, zeros for the others."""
+        together = _by_width(pieces)
 
         def load(source: Buffer, base: Any, o0: Any, o1: Any, live: Any) -> Fragment:
             words = np.zeros((parts, count, WARP), np.int32)
             for part in range(min(parts, int(_lanes(live)[0]))):
-                for which, constant, chosen in pieces:
-                    where = _lanes(base) + _lanes((o0, o1)[which]) + constant + part * step
-                    source.check(where, len(chosen))
-                    words[part, list(chosen)] = source.data[where[:, None] + np.arange(len(chosen))].T
-                    self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * len(chosen) * WARP)
+                for width, which, constants, chosen in together:
+                    where = _lanes(base) + _starts((o0, o1), which, constants) + part * step
+                    source.check(where, width)
+                    words[part, chosen] = source.data[where[:, None] + np.arange(width)[:, None]]
+                    self.machine.counters.add_bytes("global_read_bytes", source.name, 4 * width * where.size)
             return words.reshape(parts * count, WARP)
 
         return load

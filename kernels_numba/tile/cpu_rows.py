@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba.tile.cpu_memory import Fragment, _lanes
 from kernels_numba.tile.layout import THREAD, WARP
 from kernels_numba.tile.machine import Machine
-
-Fragment = NDArray
 
 LOG2E = np.float32(1.4426950408889634)
 TINY = np.float32(2.0**-126)
@@ -46,9 +45,7 @@ class CpuRows:
         """Integers as a fragment of ``count`` registers."""
 
         def made(*values: Any) -> Fragment:
-            return np.stack([np.broadcast_to(np.asarray(v), (WARP,)) for v in values[:count]]).astype(
-                np.int32
-            )
+            return np.stack([_lanes(v) for v in values[:count]]).astype(np.int32)
 
         return made
 
@@ -102,7 +99,7 @@ class CpuRows:
         """``value`` for keys that are not below the query's limit."""
 
         def masked(x: Fragment, key: Any, limits: Fragment) -> Fragment:
-            first = np.broadcast_to(np.asarray(key), (WARP,))
+            first = _lanes(key)
             keys = np.repeat(np.stack([first, first + 8]), 2 * tiles, axis=0)
             return np.where(keys < np.concatenate([limits, limits]), x, np.float32(value))
 
