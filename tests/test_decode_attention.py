@@ -16,7 +16,7 @@ from costmodel import attention_counts
 from kernels_numba import DecodeAttention
 from kernels_numba.attention_checks import HEAD_SIZES
 
-few = settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 
 
 def prepared(case: Case, p: Problem, **other: Any) -> DecodeAttention:
