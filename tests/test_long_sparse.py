@@ -247,5 +247,5 @@ def test_refusals() -> None:
         sparse_fftconv(np.ascontiguousarray(u[..., :500]), k, middles, plan=plan)
     half = Plan(65536, (16, 8, 16, 16), packing="half")
     whole = SparsityPattern(half.factors, np.ones(prod(half.factors), bool))
-    with pytest.raises(ValueError, match=r"^pattern: half-length packing has no zeros yet"):
+    with pytest.raises(ValueError, match=r"^pattern: half packing has no zeros in its spectrum"):
         prepare_filter(k, length=65536, plan=half, pattern=whole)
