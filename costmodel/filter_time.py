@@ -51,20 +51,18 @@ def counts_of(n: int, rows: int, dtype: str, gpu: GPU) -> Counts:
 
 
 def _in_one_launch(n: int, rows: int, dtype: str) -> Counts:
-    from kernels_numba.filter_whole import FACTORS, Spec
-    from kernels_numba.float_spec import shape_of
+    from kernels_numba.filter_whole import kernels
 
-    shape = shape_of(FACTORS[n // 2])
-    spec = Spec(shape.factors, "fp32", dtype, (0.0, 0.0))
+    spec = kernels(n, n, 1).spec_of(n, n, 1, "fp32", dtype, (0.0, 0.0))
     found = filter_counts.in_one_launch(n, rows, taps=n, taps_bytes=TAPS_BYTES)
     return _launch(
         found,
         "filter_counts: filters, one launch",
-        blocks=-(-rows // shape.together),
+        blocks=-(-rows // spec.together),
         threads=32 * spec.warps,
         shared_bytes=spec.shared_bytes,
-        registers=80 if shape.held <= 16 else 128,
-        workers=shape.together,
+        registers=80 if spec.shape.held <= 16 else 128,
+        workers=spec.together,
         read=found["read_taps"],
         written=found["written_spectrum"] + found["written_scales"],
     )

@@ -4,13 +4,17 @@
 the convolution's kernel reads; PyTorch's in fp32, in the natural order. Rows are the convolution's, of the variant
 "filter" with B = 1; ``bytes_min`` is the taps and the spectrum once. Errors are of the spectrum's numbers against
 float64, the largest of all channels; what PyTorch's has to hold is what ours has.
+
+A training step transforms its filter and convolves at once: rows of the variant "from-taps" are of both, call after
+call, beside the convolution alone ("ours:prepared") and PyTorch, which transforms the filter too. There the transform
+begins with what it reads no longer in the cache, and neither launch overlaps with one of its kind.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +23,10 @@ import numpy as np
 from costmodel import measure, measurements, render
 from costmodel.measurements import Row
 
-LENGTHS = (4096, 16384, 32768, 65536)
+LENGTHS = (256, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384, 32768, 49152, 65536)
+FIRST_FP32 = 4096
+"""Shorter spectra of fp32 are made by the same launches as this one's."""
+LONGEST_CALL = 8192
 BOUNDS = {"fp16": 2.0**-11, "fp32": 2.0**-22}
 """Of halves their rounding; of fp32 two roundings of numbers that were computed in float64, or an fp32 FFT."""
 
@@ -32,10 +39,45 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     stamp = (datetime.date.today().isoformat(), measure.commit())
     for n in LENGTHS[-1:] if quick else LENGTHS:
         for dtype in ("fp16", "fp32"):
-            if dtype == "fp16" or n <= _longest_fp32():
+            if dtype == "fp16" or FIRST_FP32 <= n <= _longest_fp32():
                 yield _ours(n, dtype, torch, stamp)
         yield _torch(n, torch, stamp)
+        if n <= LONGEST_CALL:
+            case = measure.Case(n, n, "from-taps", "fp16")
+            for provider in _calls(case, torch):
+                yield measure._measure(case, provider, torch, stamp)
         torch.cuda.empty_cache()
+
+
+def _calls(case: measure.Case, torch: Any) -> Iterator[measure._Provider]:
+    """A filter's transform and its convolution, the convolution alone, and both by PyTorch."""
+    import reference
+    from kernels_numba import FFTConv, prepare_filter
+
+    taps, n = measure._filters(case, torch).float(), case.n
+
+    def prepared(k: Any) -> FFTConv:
+        return FFTConv(prepare_filter(k, length=n, dtype=case.dtype, scaled=True), batch=case.batch)
+
+    def both(data: Any) -> tuple[Callable[[], Any], Any]:
+        k, y = taps.clone(), torch.full_like(data.u, math.nan)
+        return lambda: prepared(k)(data.u, out=y), y
+
+    def alone(data: Any) -> tuple[Callable[[], Any], Any]:
+        convolve, y = prepared(taps.clone()), torch.full_like(data.u, math.nan)
+        return lambda: convolve(data.u, out=y), y
+
+    def by_torch(data: Any) -> tuple[Callable[[], Any], Any]:
+        k, u, y = taps.clone(), data.u.float(), torch.full_like(data.u, math.nan, dtype=torch.float32)
+        return lambda: y.copy_(torch.fft.irfft(torch.fft.rfft(u) * torch.fft.rfft(k), n=n)), y
+
+    plan = prepared(taps).spectrum.plan
+    note, bound = f"plan={'x'.join(map(str, plan.factors))}", reference.fftconv_bound(plan.order, case.dtype)
+    yield measure._Provider(
+        "ours", case.dtype, both, f"the filter's transform and the convolution; {note}", bound
+    )
+    yield measure._Provider("ours:prepared", case.dtype, alone, f"the convolution alone; {note}", bound)
+    yield measure._Provider("torch", "fp32", by_torch, "irfft(rfft(u) rfft(k))", measure.FP32_BOUND)
 
 
 def _longest_fp32() -> int:

@@ -39,8 +39,8 @@ GRADIENTS = (
 )
 """Family, N, factors, channels and dtype; so many channels that a worker has whole ones."""
 GRADIENT_BATCH = 4
-FILTERS = ((1024, 2**18), (65536, 1024))
-"""N and channels: in one launch, and in passes through device memory."""
+FILTERS = ((1024, 2**18), (4096, 2**16), (65536, 1024))
+"""N and channels: in one launch, short and longer, and in passes through device memory."""
 ODD_LAYER = (256, 32768, 16383)
 PROBE_BYTES = 2**30
 PROBE_WORKERS = {"copy": 2**16, "mma": 2**18, "group": 2**17}
@@ -271,16 +271,18 @@ def _gradient(family: str, n: int, factors: tuple[int, ...], channels: int, dtyp
 def _filter(n: int, channels: int) -> Case:
     """The transform of filters; in passes, with a workspace for all channels at once."""
     from kernels_numba.filter_transform import factors_of
+    from kernels_numba.filter_whole import kernels
 
     passes = n > 32768
+    family = "filter_passes" if passes else kernels(n, n, 1).__name__.rpartition(".")[2]
 
     def counts() -> dict[str, dict[str, int]]:
         taps, spectrum, points = 4 * n, 4 * n + 4, 4 * n  # of a channel
         if not passes:
-            return _sum([("filter_whole", channels * (taps + spectrum), 0)])
+            return _sum([(family, channels * (taps + spectrum), 0)])
         # Points are written by every pass, and read by all but the first and at the end.
         crossings = 2 * len(factors_of(n // 2, 32))
-        return _sum([("filter_passes", channels * (taps + spectrum + crossings * points), 0)])
+        return _sum([(family, channels * (taps + spectrum + crossings * points), 0)])
 
     def prepare(torch: Any) -> Prepared:
         import reference
@@ -308,7 +310,7 @@ def _filter(n: int, channels: int) -> Case:
 
         return call, error, reference.fftconv_bound(plan.order, "fp16")
 
-    launches = ("filter_passes",) * (len(factors_of(n // 2, 32)) + 2) if passes else ("filter_whole",)
+    launches = (family,) * (len(factors_of(n // 2, 32)) + 2 if passes else 1)
     return Case(launches, f"H={channels};N={n}", counts, prepare)
 
 

@@ -37,6 +37,11 @@ class Device:
         """Whether kernels run on a GPU."""
         return self.body == "gpu"
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a launch there may begin while the one before it ends ("programmatic dependent launch")."""
+        return self.capability is not None and self.capability >= (9, 0)
+
     def __str__(self) -> str:
         if not self.is_gpu:
             return f"CPU body ({self.reason})"

@@ -13,6 +13,7 @@ where the two bins of half-length packing differ by P. Then over the scale, and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_transform, float_spec
+from kernels_numba import filter_short, filter_transform, float_spec
 from kernels_numba.arrays import Adapter, adapter_of
-from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.filter_gradient import FACTORS as FACTORS_BACK
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.fused_float import mirror_places, point_places, point_twiddles
@@ -34,6 +35,10 @@ FACTORS = FACTORS_BACK | {128: (2, 8, 8), 768: (12, 4, 4, 4)}
 """By points P the factors of a transform."""
 POINTERS = ("taps", "numbers", "table", "roots", "mirrors", "places", "weights", "spectrum", "scales")
 """The kernel's arrays."""
+SCALARS = ("rows", "row_taps", "pairs", "tile_pairs")
+"""And its numbers."""
+NAMES = {"mirrors", filter_short.NUMBERS, filter_short.IN_ORDER}
+"""Of these tables one is here or of `filter_short`, and none of `filter_transform`."""
 MOST_HALVES = 2**30
 """Of a spectrum in one launch: offsets are of 32 bits."""
 
@@ -53,6 +58,11 @@ class Spec:
     def shape(self) -> Shape:
         """Of the transform."""
         return shape_of(self.factors)
+
+    @property
+    def together(self) -> int:
+        """Filters of a block."""
+        return self.shape.together
 
     @property
     def warps(self) -> int:
@@ -81,6 +91,21 @@ def fits(n: int, limit: int = LARGEST_SHARED_BYTES, *, turned: bool = False) -> 
     if n // 2 in FACTORS and turned and shape_of(FACTORS[n // 2]).held % 8:  # positions go four by four
         return False
     return n // 2 in FACTORS and Spec(FACTORS[n // 2], "fp32", "fp16", (0, 0)).shared_bytes <= limit
+
+
+def spec_of(n: int, positions: int, tiles: int, *how: Any) -> Spec:
+    """The kernel for N points, whatever the tiles of a spectrum; the rest is as in `Spec`."""
+    return Spec(FACTORS[n // 2], *how, turned=2 * positions == n)
+
+
+def kernels(n: int, positions: int, tiles: int, limit: int = LARGEST_SHARED_BYTES) -> Any:
+    """The module that transforms N points to so many positions in one launch, this or `filter_short`; or None.
+
+    ``limit``: bytes of shared memory a block.
+    """
+    if filter_short.fits(n, positions, tiles, limit):
+        return filter_short
+    return sys.modules[__name__] if fits(n, limit, turned=2 * positions == n) else None
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -203,9 +228,7 @@ def build(tile: Any, spec: Spec) -> Any:
         start = small(4 * pairs * row + limit * (1 - there))
         pair = j
         turn = small(0)
-        while (
-            turn < taken
-        ):  # as many pairs of positions as points, or half; four at a time, for a wait is long
+        while turn < taken:  # pairs of positions, four at a time, for a wait is long
             x = pack(scaled(combine(base, places, weights, pair), scale[0]))
             real1 = small(start + 2 * (pair + small(divide(pair, tile_pairs)) * tile_pairs))
             pair = small(pair + threads)
@@ -230,21 +253,22 @@ def family(spec: Spec) -> Any:
     return SimpleNamespace(
         __name__=__name__,
         build=build,
-        SIGNATURE=pointers + ("INT",) * 4,
+        SIGNATURE=pointers + ("INT",) * len(SCALARS),
         VOCABULARY="float",
         min_blocks=lambda spec: 1,
     )
 
 
 def tables(
-    n: int, order: NDArray[np.intp], phase: NDArray[np.complex128], *, turned: bool = False
+    n: int, numbers: NDArray[np.int32], order: NDArray[np.intp], phase: NDArray[np.complex128]
 ) -> dict[str, NDArray]:
-    """What the kernel reads beside taps and their numbers, by name; ``order``, ``phase`` [1 or 2, N] as in `spectrum`.
+    """What the kernel reads beside taps, by name; ``numbers`` [N], ``order``, ``phase`` [1 or 2, .] as in `spectrum`.
 
     ``places`` are words of a filter's points in shared memory: X and its mirror for each position.
     """
-    factors = FACTORS[n // 2]
+    factors, turned = FACTORS[n // 2], 2 * order.shape[1] == n
     return {
+        "numbers": numbers,
         "table": float_spec.tables(factors),
         "roots": _roots(factors, turned),
         "mirrors": float_spec.mirrors(factors),
@@ -265,40 +289,42 @@ def transform(
     adapter: Adapter,
     index: int,
 ) -> tuple[Any, Any]:
-    """As `filter_transform.transform`; ``constants``: device buffers of `tables` and of the ``numbers`` of taps."""
+    """As `filter_transform.transform`; ``constants``: device buffers of the tables of `kernels`."""
     source, make, stream = filter_transform.on_device(k, adapter, index)
-    n, positions = constants["numbers"].shape[0], constants["places"].shape[0]
+    in_order = filter_short.IN_ORDER in constants
+    constants = constants | ({filter_short.NUMBERS: constants[filter_short.IN_ORDER]} if in_order else {})
+    how = filter_short if filter_short.NUMBERS in constants else sys.modules[__name__]
+    n, positions = constants[how.POINTERS[1]].nbytes // 4, constants["places"].shape[0]
     words, scales = make(index, (rows, positions), np.int32), make(index, (rows,), np.float32)
-    kind = adapter.dtype_name(k)
+    kind, taps = adapter.dtype_name(k), int(k.shape[-1])
     itemsize = {"fp64": 8, "fp32": 4}.get(kind, 2)
-    row_taps = int(k.shape[-1]) if len(k.shape) == 2 else 0
-    pointers = [constants[name].pointer for name in POINTERS[1:-2]]
+    row_taps = taps if len(k.shape) == 2 else 0
+    pointers = [constants[name].pointer for name in how.POINTERS[1:-2]]
     at, to, scale_at = (adapter_of(x, "k").pointer(x) for x in (source, words, scales))
     count = MOST_HALVES // (2 * positions)
+    spec = how.spec_of(n, positions, tiles, kind, dtype, limits)
+    if how is filter_short:
+        two_at_once = in_order and kind == "fp32" and taps % 2 == 0 and at % 8 == 0
+        spec = how.on_device(spec, min(rows, count), device(index), in_order=two_at_once)
+    pairs = positions // 2
+    known = {"row_taps": row_taps, "count": taps, "pairs": pairs, "tile_pairs": pairs // tiles}
     for first in range(0, rows, count):
-        now = min(count, rows - first)
-        run = _launcher(
-            Spec(FACTORS[n // 2], kind, dtype, limits, 2 * positions == n),
-            now,
-            row_taps,
-            positions // 2,
-            tiles,
-            index,
-        )
+        now = {"rows": min(count, rows - first)} | known
+        run = _launcher(how, spec, tuple(now[name] for name in how.SCALARS), index)
         done = (at + first * row_taps * itemsize, *pointers, to + 4 * positions * first, scale_at + 4 * first)
         run(stream, *done)
     return words, scales
 
 
 @lru_cache(maxsize=256)
-def _launcher(
-    spec: Spec, rows: int, row_taps: int, pairs: int, tiles: int, index: int
-) -> Callable[..., None]:
+def _launcher(how: Any, spec: Any, scalars: tuple[int, ...], index: int) -> Callable[..., None]:
     from kernels_numba import launch
 
-    loaded = launch.load(family(spec), spec, index)
-    scalars, grid = (rows, row_taps, pairs, pairs // tiles), -(-rows // spec.shape.together)
-    return loaded.launcher(grid, (*POINTERS, *scalars), POINTERS)
+    loaded = launch.load(how.family(spec), spec, index)
+    grid = -(-scalars[0] // spec.together)
+    return loaded.launcher(
+        grid, (*how.POINTERS, *scalars), how.POINTERS, overlap=getattr(spec, "overlap", False)
+    )
 
 
 def _shape_places(factors: tuple[int, ...]) -> NDArray[np.intp]:

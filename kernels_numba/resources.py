@@ -24,6 +24,7 @@ from typing import Any
 from kernels_numba import (
     filter_gradient,
     filter_passes,
+    filter_short,
     filter_whole,
     fused_deep,
     fused_group,
@@ -209,9 +210,12 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
     for backward in (False, True):
         short = short_conv.make_spec(3, "fp16", 4096, backward=backward)
         yield short_conv.family(short), short
-    for factors, turned in (((8, 8, 8), False), ((32, 32, 16), False), ((32, 16, 16), True)):
+    for factors, turned in (((16, 16, 8), False), ((32, 32, 16), False), ((32, 16, 16), True)):
         whole = filter_whole.Spec(factors, "fp32", "fp16", ORDINARY["fp16"], turned)
         yield filter_whole.family(whole), whole
+    for n in (256, 1024, 2048):
+        few = filter_short.spec_of(n, n, 1, "fp32", "fp16", ORDINARY["fp16"], in_order=True)
+        yield filter_short.family(few), few
 
 
 def _linear() -> Iterator[tuple[Any, Any]]:

@@ -245,7 +245,8 @@ def _prepare(
         made = "fp32" if complex_filter else stored
         both = both and pattern is None and not complex_filter
         constants, tiles = tables(*choices, index, adjoint, outer, pattern, made, both)
-        make = filter_whole.transform if "mirrors" in constants else filter_transform.transform
+        in_one = filter_whole.NAMES & constants.keys()
+        make = filter_whole.transform if in_one else filter_transform.transform
 
         def on_gpu(x: Any, rows: int) -> tuple[Any, ...]:
             return make(
@@ -361,13 +362,13 @@ def _constants(
 
     layout = _kept(_layout, plan)(plan, mode, length, taps, dtype, adjoint, outer, pattern)
     numbers = on_gpu.numbers(layout.n, layout.targets, layout.sources, turned=layout.turned)
+    what = (layout.n, numbers, layout.order, layout.phase)
     room = device(index).shared_bytes_per_block or 0
-    what = (layout.n, layout.order, layout.phase)
-    whole = made in HALF_TYPES and not outer and pattern is None
-    if whole and filter_whole.fits(layout.n, room, turned=layout.turned):
-        host = {"numbers": numbers} | filter_whole.tables(*what, turned=layout.turned)
+    kernels = filter_whole.kernels(layout.n, layout.order.shape[1], layout.tiles, room)
+    if kernels and made in HALF_TYPES and not outer and pattern is None:
+        host = kernels.tables(*what)
     else:
-        host = on_gpu.all_tables(layout.n, numbers, *what[1:], made, both=both, turned=layout.turned)
+        host = on_gpu.all_tables(*what, made, both=both, turned=layout.turned)
     return {name: DeviceBuffer.of(array, index) for name, array in host.items()}, layout.tiles
 
 

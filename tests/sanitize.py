@@ -81,7 +81,8 @@ def gate_twice(*plans: Plan, dtype: str = "fp16") -> None:
 
 def transform_filters() -> None:
     """Filters of several lengths and types, whose spectra are made on the GPU."""
-    cases = [(n, n, "circular", "fp16") for n in (256, 768, 65536)] + [(4096, 4096, "circular", "fp32")]
+    cases = [(n, n, "circular", "fp16") for n in (256, 768, 1024, 2048, 4096, 65536)]
+    cases += [(4096, 4096, "circular", "fp32")]
     cases += [(n, n // 2, "causal", "fp16") for n in (1024, 1536, 24576)]  # turned, some in one launch
     for n, length, mode, dtype in cases:
         for kind in (np.float16, np.float32, np.float64):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from test_filter_transform import TYPES
 
 from costmodel import compare, filter_counts, filter_time, fit, measurements, timing
 from costmodel.gpus import load
-from kernels_numba import filter_passes, filter_transform, filter_whole, spectrum
+from kernels_numba import filter_passes, filter_short, filter_transform, filter_whole, spectrum
 from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.machine import Buffer, Machine
 from monarch import Plan
@@ -84,6 +85,29 @@ def test_passes(which: int, dtype: str, kind: str, rows: int, part: float) -> No
         assert {k: v for k, v in counted.items() if v} == counters(machine), job.spec.name
 
 
+def by_one_launch(k: NDArray, kind: str, layout: Any, kernels: Any) -> tuple[dict[str, int], bool]:
+    """What a kernel counts that transforms filters in one launch, and whether it needed no numbers of taps."""
+    rows, taps = k.shape
+    n, positions = layout.n, layout.order.shape[1]
+    numbers = filter_transform.numbers(n, layout.targets, layout.sources, turned=layout.turned)
+    arrays = kernels.tables(n, numbers, layout.order, layout.phase) | arrays_of(k, rows)
+    arrays["spectrum"] = np.zeros(2 * rows * positions, np.int16)
+    in_order = kind == "fp32" and taps % 2 == 0 and filter_short.IN_ORDER in arrays
+    if filter_short.IN_ORDER in arrays:
+        arrays[filter_short.NUMBERS] = arrays[filter_short.IN_ORDER]
+    how = n, positions, layout.tiles, kind, layout.dtype, spectrum.ORDINARY[layout.dtype]
+    spec = kernels.spec_of(*how, **({"in_order": in_order} if kernels is filter_short else {}))
+    machine = Machine()
+    kernel = kernels.build(tile(machine, layout.dtype, "float"), spec)
+    buffers = [Buffer(name, arrays[name].reshape(-1)) for name in kernels.POINTERS]
+    known = {"rows": rows, "row_taps": taps, "count": taps, "pairs": positions // 2}
+    known["tile_pairs"] = positions // 2 // layout.tiles
+    scalars = [known[name] for name in kernels.SCALARS]
+    grid = -(-rows // spec.together)
+    machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
+    return counters(machine), in_order
+
+
 @settings(max_examples=20)
 @given(
     n=st.sampled_from((256, 512, 1024, 1536, 2048, 4096, 8192)),
@@ -98,20 +122,11 @@ def test_one_launch(n: int, dtype: str, kind: str, rows: int, part: float) -> No
 
     plan, taps = default_plan(n), max(1, int(part * n))
     layout = spectrum._layout(plan, "circular", n, taps, dtype)
-    spec = filter_whole.Spec(filter_whole.FACTORS[n // 2], kind, dtype, spectrum.ORDINARY[dtype])
-    k = filters(rows, taps).astype(TYPES[kind])
-    positions = layout.order.shape[1]
-    arrays = filter_whole.tables(n, layout.order, layout.phase) | arrays_of(k, rows)
-    arrays["numbers"] = filter_transform.numbers(n, layout.targets, layout.sources)
-    arrays["spectrum"] = np.zeros(2 * rows * positions, np.int16)
-    machine = Machine()
-    kernel = filter_whole.build(tile(machine, dtype, "float"), spec)
-    buffers = [Buffer(name, arrays[name].reshape(-1)) for name in filter_whole.POINTERS]
-    scalars = (rows, taps, positions // 2, positions // 2 // layout.tiles)
-    grid = -(-rows // spec.shape.together)
-    machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
-    counted = filter_counts.in_one_launch(n, rows, taps=taps, taps_bytes=BYTES[kind])
-    assert {k: v for k, v in counted.items() if v} == counters(machine)
+    kernels = filter_whole.kernels(n, layout.order.shape[1], layout.tiles)
+    found, in_order = by_one_launch(filters(rows, taps).astype(TYPES[kind]), kind, layout, kernels)
+    how = {"taps": taps, "taps_bytes": BYTES[kind], "tiles": layout.tiles, "in_order": in_order}
+    counted = filter_counts.in_one_launch(n, rows, **how)
+    assert {k: v for k, v in counted.items() if v} == found
 
 
 @pytest.mark.parametrize("factors", [(16, 16), (24, 16), (16, 32)], ids=str)
@@ -135,18 +150,11 @@ def test_turned(factors: tuple[int, ...]) -> None:
         buffers = [Buffer(name, arrays[name].reshape(-1)) for name in job.pointers]
         machine.run(kernel, job.grid, job.spec.warps, job.spec.shared_bytes // 4, [*buffers, *job.scalars])
         assert {k: v for k, v in counted.items() if v} == counters(machine), job.spec.name
-    if not filter_whole.fits(n, turned=True):
-        return
-    spec = filter_whole.Spec(filter_whole.FACTORS[n // 2], "fp32", "fp16", limits, turned=True)
-    arrays = filter_whole.tables(n, layout.order, layout.phase, turned=True) | shared | {"numbers": numbers}
-    machine = Machine()
-    kernel = filter_whole.build(tile(machine, "fp16", "float"), spec)
-    buffers = [Buffer(name, arrays[name].reshape(-1)) for name in filter_whole.POINTERS]
-    scalars = (rows, taps, positions // 2, positions // 2 // layout.tiles)
-    grid = -(-rows // spec.shape.together)
-    machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
-    counted = filter_counts.in_one_launch(n, rows, **how)
-    assert {k: v for k, v in counted.items() if v} == counters(machine)
+    kernels = filter_whole.kernels(n, positions, layout.tiles)
+    if kernels:
+        found, _ = by_one_launch(k, "fp32", layout, kernels)
+        counted = filter_counts.in_one_launch(n, rows, tiles=layout.tiles, **how)
+        assert {k: v for k, v in counted.items() if v} == found
 
 
 # ---- time ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The transform of filters by the project's own kernels, on the CPU body: against NumPy's, which is in float64."""
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from strategies import seeds
 
 import reference
-from kernels_numba import families, filter_passes, filter_transform, filter_whole, spectrum
+from kernels_numba import families, filter_passes, filter_short, filter_transform, filter_whole, spectrum
+from kernels_numba.device import Device
 from kernels_numba.tile.cpu_vocabularies import tile
 from kernels_numba.tile.layout import STORAGE_TYPES
 from kernels_numba.tile.machine import Buffer, Machine
@@ -56,26 +58,35 @@ def by_kernels(k: NDArray, kind: str, rows: int, layout: Any, *, both: bool = Fa
     return (found[0], arrays["scales"], found[1]) if both else (found[0], arrays["scales"])
 
 
-def in_one_launch(k: NDArray, kind: str, rows: int, layout: Any) -> tuple[NDArray, NDArray]:
-    """The same, by `filter_whole`."""
-    limits = spectrum.ORDINARY[layout.dtype]
-    factors = filter_whole.FACTORS[layout.n // 2]
-    spec = filter_whole.Spec(factors, kind, layout.dtype, limits, layout.turned)
+def in_one_launch(
+    k: NDArray, kind: str, rows: int, layout: Any, kernels: Any = filter_whole, **more: Any
+) -> tuple[NDArray, NDArray]:
+    """The same, by `filter_whole`, or `filter_short` as ``kernels``."""
     bits = np.ascontiguousarray(k).reshape(-1)
-    positions = layout.order.shape[1]
-    arrays = filter_whole.tables(layout.n, layout.order, layout.phase, turned=layout.turned) | {
+    positions, taps = layout.order.shape[1], k.shape[-1]
+    how = layout.n, positions, layout.tiles, kind, layout.dtype, spectrum.ORDINARY[layout.dtype]
+    numbers = filter_transform.numbers(layout.n, layout.targets, layout.sources, turned=layout.turned)
+    arrays = kernels.tables(layout.n, numbers, layout.order, layout.phase) | {
         "taps": bits.view(np.int16) if bits.itemsize == 2 else bits,
-        "numbers": filter_transform.numbers(layout.n, layout.targets, layout.sources, turned=layout.turned),
         "spectrum": np.full(2 * rows * positions, -1, np.int16),
         "scales": np.full(rows, np.nan, np.float32),
     }
+    if filter_short.IN_ORDER in arrays:
+        arrays[filter_short.NUMBERS] = arrays.pop(filter_short.IN_ORDER)
+        more = {"in_order": kind == "fp32" and taps % 2 == 0} | more
+    spec = kernels.spec_of(*how, **more)
     machine = Machine()
-    kernel = filter_whole.build(tile(machine, layout.dtype, "float"), spec)
-    buffers = [Buffer(name, arrays[name].reshape(-1)) for name in filter_whole.POINTERS]
-    scalars = (rows, k.shape[-1] if k.ndim == 2 else 0, positions // 2, positions // 2 // layout.tiles)
-    grid = -(-rows // spec.shape.together)
-    machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
+    kernel = kernels.build(tile(machine, layout.dtype, "float"), spec)
+    buffers = [Buffer(name, arrays[name].reshape(-1)) for name in kernels.POINTERS]
+    known = {"rows": rows, "row_taps": taps if k.ndim == 2 else 0, "count": taps, "pairs": positions // 2}
+    known["tile_pairs"] = positions // 2 // layout.tiles
+    scalars = [known[name] for name in kernels.SCALARS]
+    machine.run(kernel, -(-rows // spec.together), spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
     return arrays["spectrum"].view(np.int32).reshape(rows, -1), arrays["scales"]
+
+
+in_one_short_launch = partial(in_one_launch, kernels=filter_short)
+by_numbers = partial(in_one_short_launch, in_order=False)
 
 
 def values(words: NDArray, scales: NDArray, dtype: str) -> NDArray[np.float64]:
@@ -128,13 +139,14 @@ def test_as_by_numpy(
     k = (size * filters(1 if shared else rows, taps, seed)).astype(TYPES[kind])
     k = k[0] if shared else k
     exact, expected = spectrum._transform(k.astype(np.float64), rows, layout)
-    ways = (by_kernels,) if dtype == "fp32" else (by_kernels, in_one_launch)
+    ways: tuple[Any, ...] = (by_kernels,) if dtype == "fp32" else (by_kernels, in_one_launch)
+    if dtype != "fp32" and filter_short.fits(n, layout.order.shape[1], layout.tiles):
+        ways = (*ways, in_one_short_launch, by_numbers)
     for way in ways:
         words, scales = way(k, kind, rows, layout)
         if way is in_one_launch:
             assert (scales == expected).all()
-        one, two = may_be(k, rows, layout)
-        assert ((scales == one) | (scales == two)).all()
+        assert (scales == may_be(k, rows, layout)).any(axis=0).all()
         close(words, scales, exact, expected, dtype, n)
 
 
@@ -155,8 +167,7 @@ def test_long_ones(plan: Plan) -> None:
     kinds = [job.spec.kind for job in filter_transform.jobs(*how)]
     assert ("end" in kinds, "peak" in kinds) == ((True, False) if plan.n == 8192 else (False, True))
     words, scales = by_kernels(k, "fp32", 2, layout)
-    one, two = may_be(k, 2, layout)
-    assert ((scales == one) | (scales == two)).all()
+    assert (scales == may_be(k, 2, layout)).any(axis=0).all()
     close(words, scales, exact, expected, "fp16", plan.n)
 
 
@@ -181,12 +192,26 @@ def test_the_adjoint_comes_from_the_same_points(plan: Plan, dtype: str, mode: st
         close(got, scales, exact, expected, dtype, plan.n)
 
 
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("factors", [(16, 16), (24, 16), (32, 16), (48, 16)], ids=str)
+def test_through_a_right_angle(factors: tuple[int, ...], adjoint: bool) -> None:
+    """By every way there is, a filter of half a circle, and the one that correlates with it."""
+    plan = Plan.of(factors, packing="right-angle")
+    k = filters(2, plan.points - 3).astype(np.float32)
+    layout = spectrum._layout(plan, "causal", plan.points, k.shape[1], "fp16", adjoint)
+    exact, expected = spectrum._transform(k.astype(np.float64), 2, layout)
+    whole = (in_one_launch,) if filter_whole.fits(plan.n, turned=True) else ()
+    for way in (by_kernels, in_one_short_launch, *whole):
+        words, scales = way(k, "fp32", 2, layout)
+        close(words, scales, exact, expected, "fp16", plan.n)
+
+
 def may_be(k: NDArray, rows: int, layout: Any) -> list[NDArray]:
-    """The scales of the peak and of twice the peak: those of a peak that is up to twice too large are one of them."""
+    """The scales of a peak, of twice it and of 2 sqrt(2) times it: one that is too large by at most that has one."""
     circle = np.zeros((rows, layout.n))
     circle[:, layout.targets] = k[..., layout.sources].astype(float)
     peak = np.abs(np.fft.fft(circle)).max(axis=1)
-    return [spectrum._scales(times * peak, layout.dtype) for times in (1, 2 + 1e-6)]
+    return [spectrum._scales(times * peak, layout.dtype) for times in (1, 2 + 1e-6, 2**1.5 + 1e-6)]
 
 
 @pytest.mark.parametrize(
@@ -226,27 +251,49 @@ def close(words: NDArray, scales: NDArray, exact: NDArray, expected: NDArray, dt
     assert rms <= rest + other_side
 
 
-@pytest.mark.parametrize("way", [by_kernels, in_one_launch])
+@pytest.mark.parametrize("way", [by_kernels, in_one_launch, in_one_short_launch])
 @pytest.mark.parametrize("peak", [0.0, 2.0**-7, 2.0**-6, 16.0, 16.5, 1e30, 3e-39, np.inf, np.nan])
 def test_scales(peak: float, way: Any) -> None:
     """An impulse has a flat spectrum: the scale is 1 from 2^-6 to 2^4, else the power of two that is not below it.
 
-    By passes it is that of sqrt(2) times the peak.
+    By passes it is that of sqrt(2) times the peak, of short filters that of twice the largest part of a point.
     """
     layout = spectrum._layout(Plan(256, (16, 16)), "causal", 256, 1, "bf16")
     words, scales = way(np.array([[peak], [1.0]], np.float32), "fp32", 2, layout)
     assert scales[1] == 1
-    seen = np.float32(peak) * (filter_passes.ROOT_OF_TWO if way is by_kernels else np.float32(1))
+    times = {by_kernels: filter_passes.ROOT_OF_TWO, in_one_launch: 1, in_one_short_launch: 2}[way]
+    seen = np.float32(peak) * np.float32(times)
     if not np.isfinite(peak) or peak == 0 or 2.0**-6 <= seen <= 16:
         assert scales[0] == 1
     else:
         assert scales[0] == 2.0 ** max(-126, np.ceil(np.log2(seen)))
-    wanted, _ = spectrum._transform(np.array([[1.0]]), 1, layout)
-    assert (
-        np.isfinite(words[1].view(HALF["bf16"]).astype(float)).all() and (words[1] == wanted[0]).mean() > 0.98
-    )
+    close(words[1:], scales[1:], *spectrum._transform(np.array([[1.0]]), 1, layout), "bf16", 256)
     finite = np.isfinite(words[0].view(HALF["bf16"]).astype(float))
     assert finite.all() == np.isfinite(peak)
+
+
+def test_which_short_ones() -> None:
+    """A thread's pairs of positions lie one distance apart, whatever the tiles."""
+    assert all(filter_short.fits(2 * points, 2 * points, 1) for points in filter_short.FACTORS)
+    assert filter_short.fits(256, 256, 128)  # tiles of two positions
+    assert filter_short.fits(512, 256, 1)  # as many as points, by right-angle packing
+    assert not filter_short.fits(256, 256, 2)  # a tile of 64 pairs, where a thread has one in every 32
+    assert not filter_short.fits(1536, 1280, 1) and not filter_short.fits(1280, 1280, 1)
+
+
+def test_blocks_are_spread_by_the_shared_memory_they_take() -> None:
+    sm, block = 228 * 1024, 227 * 1024
+    where = Device(
+        "gpu", "", capability=(9, 0), sm_count=132, shared_bytes_per_sm=sm, shared_bytes_per_block=block
+    )
+    spec = filter_short.spec_of(256, 256, 1, "fp32", "fp16", (0.0, 1.0))
+    for rows in (1, 792, 793, 2000, 4000):
+        found = filter_short.on_device(spec, rows, where, in_order=True)
+        blocks = -(-rows // spec.together)
+        assert found.overlap and found.in_order
+        assert sm // (found.shared_bytes + 1024) == -(-blocks // 132)  # 1024 the system takes
+    older = replace(where, capability=(8, 0))
+    assert filter_short.on_device(spec, 1, older, in_order=False) == spec
 
 
 @pytest.mark.parametrize("largest", [16, 32])

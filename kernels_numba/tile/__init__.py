@@ -103,6 +103,10 @@ made outside the kernel                            called inside
 ``gather_points(count)``, ``weigh(count)``         ``gather(source, base, places)``, ``weigh(total, x, w)``
 ``magnitude(count)``, ``largest_word(count)``      ``magnitude(x, so_far)``, ``largest(words)``: maxima
 ``power_above(least, most)``                       ``power(peak)``: the power of two that scales a peak
+``samples_at(count, kind)``, ``turn_by_words``     ``samples(taps, row, numbers)``, ``turn(x, words)``: by registers
+``largest_part(count, lanes)``, ``powers_above``   ``largest(x)`` over lanes; ``powers(words)`` of several peaks,
+``divide_groups(groups, each)``                    and ``divide(x, powers)``
+``combine_pairs(pairs, count, room)``              ``combine(word, places, first, second)``: X a + conj(M) b
 ``correlate_points(count)``, ``add_turned(count)`` ``correlate(sums, z, w)``; ``add(so_far, x, re, im)``: times a number
 ``add_hermitian(constants)``                       ``add(so_far, source, base, places, roots, k)``: four bins a point
 ``gather_shared(count)``, ``plus``,                ``gather(word, table, at, step)``: shared memory by a table;

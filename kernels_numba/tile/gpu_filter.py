@@ -353,20 +353,7 @@ class GpuFilter:
 
             def codegen(context, builder, signature, args):
                 (value,) = unpack(builder, args[0], 1)
-                bits = builder.bitcast(value, I32)
-                # One more than the exponent where any bit of the fraction is set; the largest carries no further.
-                up = builder.add(bits, ir.Constant(I32, 0x7FFFFF))
-                exponent = builder.lshr(up, ir.Constant(I32, 23))
-                low = builder.icmp_signed("<", exponent, ir.Constant(I32, 1))
-                exponent = builder.select(low, ir.Constant(I32, 1), exponent)
-                high = builder.icmp_signed(">", exponent, ir.Constant(I32, 254))
-                exponent = builder.select(high, ir.Constant(I32, 254), exponent)
-                power = builder.bitcast(builder.shl(exponent, ir.Constant(I32, 23)), F32)
-                plain = builder.fcmp_ordered(">=", value, ir.Constant(F32, least))
-                plain = builder.and_(plain, builder.fcmp_ordered("<=", value, ir.Constant(F32, most)))
-                plain = builder.or_(plain, builder.icmp_signed(">=", bits, ir.Constant(I32, 0x7F800000)))
-                plain = builder.or_(plain, builder.icmp_signed("==", bits, ir.Constant(I32, 0)))
-                found = builder.select(plain, ir.Constant(F32, 1.0), power)
+                found = power_above(builder, value, least, most)
                 return pack_tuple(context, builder, signature.return_type, [found])
 
             return result(peak), codegen
@@ -391,6 +378,24 @@ class GpuFilter:
             return result(values, types.float32), codegen
 
         return scaled
+
+
+def power_above(builder: Any, value: Any, least: float, most: float) -> Any:
+    """See `GpuFilter.power_above`."""
+    bits = builder.bitcast(value, I32)
+    # One more than the exponent where any bit of the fraction is set; the largest carries no further.
+    up = builder.add(bits, ir.Constant(I32, 0x7FFFFF))
+    exponent = builder.lshr(up, ir.Constant(I32, 23))
+    low = builder.icmp_signed("<", exponent, ir.Constant(I32, 1))
+    exponent = builder.select(low, ir.Constant(I32, 1), exponent)
+    high = builder.icmp_signed(">", exponent, ir.Constant(I32, 254))
+    exponent = builder.select(high, ir.Constant(I32, 254), exponent)
+    power = builder.bitcast(builder.shl(exponent, ir.Constant(I32, 23)), F32)
+    plain = builder.fcmp_ordered(">=", value, ir.Constant(F32, least))
+    plain = builder.and_(plain, builder.fcmp_ordered("<=", value, ir.Constant(F32, most)))
+    plain = builder.or_(plain, builder.icmp_signed(">=", bits, ir.Constant(I32, 0x7F800000)))
+    plain = builder.or_(plain, builder.icmp_signed("==", bits, ir.Constant(I32, 0)))
+    return builder.select(plain, ir.Constant(F32, 1.0), power)
 
 
 def _numba(double: bool) -> Any:
