@@ -140,9 +140,19 @@ def fits(n: int, positions: int, tiles: int, limit: int = LARGEST_SHARED_BYTES) 
     )
 
 
-def spec_of(n: int, positions: int, tiles: int, *how: Any, **more: Any) -> Spec:
-    """The kernel for N points; the rest is as in `Spec`."""
-    return Spec(FACTORS[n // 2], positions, tiles, *how, **more)
+def spec_of(
+    n: int,
+    positions: int,
+    tiles: int,
+    taps: str,
+    dtype: str,
+    limits: tuple[float, float],
+    *,
+    in_order: bool = False,
+    overlap: bool = False,
+) -> Spec:
+    """The kernel for N points."""
+    return Spec(FACTORS[n // 2], positions, tiles, taps, dtype, limits, in_order, overlap)
 
 
 def on_device(spec: Spec, rows: int, where: Device, *, in_order: bool) -> Spec:

@@ -93,9 +93,9 @@ def fits(n: int, limit: int = LARGEST_SHARED_BYTES, *, turned: bool = False) -> 
     return n // 2 in FACTORS and Spec(FACTORS[n // 2], "fp32", "fp16", (0, 0)).shared_bytes <= limit
 
 
-def spec_of(n: int, positions: int, tiles: int, *how: Any) -> Spec:
-    """The kernel for N points, whatever the tiles of a spectrum; the rest is as in `Spec`."""
-    return Spec(FACTORS[n // 2], *how, turned=2 * positions == n)
+def spec_of(n: int, positions: int, tiles: int, taps: str, dtype: str, limits: tuple[float, float]) -> Spec:
+    """The kernel for N points, whatever the tiles of a spectrum."""
+    return Spec(FACTORS[n // 2], taps, dtype, limits, turned=2 * positions == n)
 
 
 def kernels(n: int, positions: int, tiles: int, limit: int = LARGEST_SHARED_BYTES) -> Any:
