@@ -129,13 +129,17 @@ class Machine:
         self.counters = Counters()
         self.team_warps = ONE_TEAM
         """Warps that meet at a team barrier; one team unless a kernel has such barriers."""
+        self.grid = (1, 1, 1)
+        self._rest()
+
+    def _rest(self) -> None:
+        """No kernel runs: what the last one had in memory goes at once, without a garbage collection."""
         self.cluster: list[Block] = []
         """The blocks that run at once,"""
         self.here = Block(1, 0, 0)
         """and that of the running warp,"""
         self.warp = Warp(0, 0, self)
         """which is this one."""
-        self.grid = (1, 1, 1)
 
     @property
     def one_team(self) -> bool:
@@ -232,6 +236,7 @@ class Machine:
             gate.release()
         for thread in threads:
             thread.join()
+        self._rest()
         if failure is not None:
             raise failure
         self.counters.blocks += blocks
