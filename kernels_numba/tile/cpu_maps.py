@@ -207,16 +207,15 @@ class CpuMaps:
         """Four transposed 8 x 8 blocks of halves per tile, from slabs whose chunks have changed places."""
 
         def load(word: Any, chunk: Any, turn: Any) -> Fragment:
-            machine, parts = self.machine, []
-            for n in range(tiles):
-                here = _lanes(chunk) + 2 * n
-                start = _lanes(word) + (here >> 3) * slab_words + 4 * ((here & 7) ^ _lanes(turn))
+            machine = self.machine
+            here = _lanes(chunk) + 2 * np.arange(tiles)[:, None]
+            starts = _lanes(word) + (here >> 3) * slab_words + 4 * ((here & 7) ^ _lanes(turn))
+            for start in starts:
                 machine.count_shared(start, 4, write=False)
-                rows = machine.shared.read(machine.warp, start + np.arange(4)[:, None], machine.epoch)
-                halves = np.ascontiguousarray(rows.T).view(np.int16).reshape(4, 8, 8)
-                blocks = np.ascontiguousarray(halves.transpose(0, 2, 1))
-                parts.append(blocks.reshape(4, -1).view(np.int32))
-            return np.concatenate(parts)
+            index = starts[:, None] + np.arange(4)[:, None]
+            rows = machine.shared.read(machine.warp, index, machine.epoch).swapaxes(1, 2)
+            halves = np.ascontiguousarray(rows).view(np.int16).reshape(-1, 8, 8).swapaxes(1, 2)
+            return np.ascontiguousarray(halves).view(np.int32).reshape(-1, WARP)
 
         return load
 

@@ -78,16 +78,15 @@ class CpuStreams:
 
     def load_matrices(self, constants: tuple[int, ...]) -> Callable:
         """Four 8 x 8 blocks of halves per constant from shared memory; lane 8 i + r names row r of block i."""
+        column = np.array(constants)[:, None]
 
         def load(word: Any) -> Fragment:
-            machine, parts = self.machine, []
-            for constant in constants:
-                start = _lanes(word) + constant
+            machine, starts = self.machine, _lanes(word) + column
+            for start in starts:
                 machine.count_shared(start, 4, write=False)
-                rows = machine.shared.read(machine.warp, start + np.arange(4)[:, None], machine.epoch)
-                blocks = rows.T.reshape(4, 8, 4)  # [block, row, word]
-                parts.append(blocks.reshape(4, WARP))
-            return np.concatenate(parts)
+            index = starts[:, None] + np.arange(4)[:, None]
+            rows = machine.shared.read(machine.warp, index, machine.epoch)
+            return rows.swapaxes(1, 2).reshape(-1, WARP)  # by constant and block: row, word
 
         return load
 

@@ -20,7 +20,7 @@ Complex = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 def _fma(a: NDArray, b: NDArray, c: NDArray) -> NDArray[np.float32]:
     """A b + c of float32, rounded once (the product is exact in float64)."""
-    return (a.astype(np.float64) * b + c).astype(np.float32)
+    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
 
 
 def _times(x: Complex, y: Complex) -> Complex:
@@ -33,13 +33,14 @@ def _unit(number: NDArray[np.int64], points: int, sign: int) -> Complex:
     return np.cos(angle), np.sin(angle)
 
 
-def powers(first: Complex, step: Complex, count: int) -> list[Complex]:
-    """First times step^0 .. step^(count - 1), count a power of two."""
-    found = [first]
-    while len(found) < count:
-        found += [_times(x, step) for x in found]
+def powers(first: Complex, step: Complex, count: int) -> Complex:
+    """First times step^0 .. step^(count - 1), each [count, 32]; count a power of two."""
+    re, im = first[0][None], first[1][None]
+    while len(re) < count:
+        more = _times((re, im), step)
+        re, im = np.concatenate([re, more[0]]), np.concatenate([im, more[1]])
         step = _times(step, step)
-    return found
+    return re, im
 
 
 COMPLEX_PRODUCT = 6
@@ -54,16 +55,16 @@ class CpuTurns:
 
     def load_transposed(self, constants: tuple[int, ...]) -> Callable:
         """Four 8 x 8 blocks of halves per constant from shared memory, transposed; lane 8 i + r names row r of i."""
+        column = np.array(constants)[:, None]
 
         def load(word: Any) -> Fragment:
-            machine, parts = self.machine, []
-            for constant in constants:
-                start = _lanes(word) + constant
+            machine, starts = self.machine, _lanes(word) + column
+            for start in starts:
                 machine.count_shared(start, 4, write=False)
-                rows = machine.shared.read(machine.warp, start + np.arange(4)[:, None], machine.epoch)
-                blocks = np.ascontiguousarray(rows.T).view(np.int16).reshape(4, 8, 8).transpose(0, 2, 1)
-                parts.append(np.ascontiguousarray(blocks).view(np.int32).reshape(4, WARP))
-            return np.concatenate(parts)
+            index = starts[:, None] + np.arange(4)[:, None]
+            rows = machine.shared.read(machine.warp, index, machine.epoch).swapaxes(1, 2)
+            blocks = np.ascontiguousarray(rows).view(np.int16).reshape(-1, 8, 8).swapaxes(1, 2)
+            return np.ascontiguousarray(blocks).view(np.int32).reshape(-1, WARP)
 
         return load
 
@@ -103,8 +104,9 @@ class CpuTurns:
                 start = _unit(row * (first + column_constant), points, sign)
                 scaled = start[0] * np.float32(scale), start[1] * np.float32(scale)
                 with np.errstate(invalid="ignore", over="ignore"):
-                    for r, turn in zip(registers, powers(scaled, step, len(registers)), strict=True):
-                        found[r], found[count + r] = _times((x[r], x[count + r]), turn)
+                    re, im = np.array(registers), count + np.array(registers)
+                    turns = powers(scaled, step, len(registers))
+                    found[re], found[im] = _times((x[re], x[im]), turns)
             # n - 1 products for the powers of n columns, n of the data, 2 flops for the scale; a row's step squared.
             n = len(runs[0][3])
             squares = (n.bit_length() - 2) * len({run[:2] for run in runs})
