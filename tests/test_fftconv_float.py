@@ -400,7 +400,8 @@ BAD: dict[str, tuple[type[Exception], str, Any]] = {
     ),
     "plan of the half-precision kernels": (
         ValueError,
-        "^plan: no fused kernel runs .* in fp32; lists of 768 points with this packing: 12x8x8; accepted with packing 'pair' 16x16",
+        "^plan: no fused kernel runs .* in fp32; lists of 768 points with this packing: 12x8x8; "
+        "accepted with packing 'pair' 16x16",
         lambda: kernels_numba.fftconv(
             np.zeros((1, 1, 768), np.float32), np.ones(3), plan=Plan(768, (48, 16))
         ),
