@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -130,6 +131,10 @@ class SparsityPattern:
         return self.factors == other.factors and np.array_equal(self.kept, other.kept)
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.factors, self.kept.tobytes()))
 
     def _same(self, other: SparsityPattern) -> SparsityPattern:
