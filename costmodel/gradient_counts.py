@@ -72,7 +72,6 @@ def totals_of_order_3(
     fold: int,
     sums: str,
     tables_shared: bool,
-    reloaded: bool,
     pregate: bool = False,
     postgate: bool = False,
 ) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def totals_of_order_3(
     words = (parts * ROWS * rows_in + n2 * n2 + n3 * n3) // 2 + q
     staged = 4 * read * work * (2 + gates)
     # Of one turn: F1 for each strip, outer twiddles, and for each k1 the exchange, F2, inner twiddles and F3.
-    tables = 4 * points * (1 + reloaded)  # of a pair
+    tables = 4 * points  # of a pair: of u and of dy at once
     turn = 2 * ROWS * rows_in * strips + slots * (4 * q + 2 * n2 * n2 + 4 * q + 2 * n3 * n3)
     shared_reads = 2 * turn + (tables if tables_shared else 0) + 4 * points  # and Z
     exchanged = 2 * 4 * points + 4 * points  # both exchanges, and Z

@@ -98,7 +98,7 @@ def sums_counts(
         )
     else:
         n1, n2, n3 = plan.factors
-        kept = {name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared", "reloaded")}
+        kept = {name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared")}
         found = gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **known)
     sequences = sum(found[f"read_{name}"] for name in ("u", "dy", "pregate", "postgate"))
     sums = found["written_sums"] + found.get("read_sums", 0)

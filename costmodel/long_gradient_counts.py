@@ -64,6 +64,6 @@ def _rows(gradient: Any, spec: Any, channels: int, pairs: int, units: int, block
             n1, n2, spec.rows_in, in_registers=spec.in_registers, held_by=held, **shape
         )
     n1, n2, n3 = factors
-    names = ("parts", "fold", "sums", "tables_shared", "reloaded")
+    names = ("parts", "fold", "sums", "tables_shared")
     kept: dict[str, Any] = {name: getattr(spec, name) for name in names}
     return gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **shape)

@@ -233,7 +233,7 @@ def _gradient(family: str, n: int, factors: tuple[int, ...], channels: int, dtyp
             products = found["mma_m16n8k16"]
         elif family == "gradient_block":
             n1, n2, n3 = factors
-            names = ("parts", "fold", "sums", "tables_shared", "reloaded")
+            names = ("parts", "fold", "sums", "tables_shared")
             kept: dict[str, Any] = {name: getattr(spec, name) for name in names}
             found = gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **known)
             products = found["mma_m16n8k16"]

@@ -44,7 +44,7 @@ def build(tile: Any, spec: Spec) -> Any:
         spec.sums == "shared",
         spec.tables_shared,
     )
-    half, reloaded = spec.sums == "half", spec.reloaded
+    half = spec.sums == "half"
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
@@ -275,7 +275,7 @@ def build(tile: Any, spec: Spec) -> Any:
                             z = pack_outer(stage1(factor, x))
                         else:
                             z = pack_outer(stage1_later(factor, x))
-                        if side == 0 or reloaded:
+                        if side == 0:
                             if tables_shared:
                                 table = load_table_shared(at_tables + strip * (32 * rows) + c, 128)
                             else:

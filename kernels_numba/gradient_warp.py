@@ -350,9 +350,7 @@ def overlapping(spec: Spec) -> Spec:
 
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
-    if spec.pregate or spec.postgate or spec.n > 512:
-        return 2
-    return 6 if spec.n <= 256 else 3
+    return 3 if spec.n <= 512 and not (spec.pregate or spec.postgate) else 2
 
 
 def workers(spec: Spec) -> int:

@@ -84,7 +84,6 @@ def test_counts_equal_the_counters(
             fold=spec.fold,
             sums=spec.sums,
             tables_shared=spec.tables_shared,
-            reloaded=spec.reloaded,
             **known,
         )
     counted = dict(vars(counters))
