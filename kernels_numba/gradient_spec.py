@@ -38,7 +38,7 @@ TUNED: dict[tuple[int, ...], tuple[int, int, int, bool, str]] = {
 """By factors: blocks per SM, warps per block, strips copied ahead, outer twiddles in shared memory (of one part only),
 and where the sums are kept: in registers, in shared memory, or in the result, through the L2 cache; or there those of
 one k1, and of a warp's other k1 in registers ("half")."""
-ADDED = ((64, 32, 32),)
+ADDED = ((48, 32, 32), (64, 32, 32))
 """Factors whose sums through the L2 cache are added there, on compute capability 9: loads of them have no registers."""
 
 FACTORS = tuple(TUNED)
