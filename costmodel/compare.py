@@ -28,7 +28,9 @@ from monarch import Plan, format_factors, parse_factors
 from monarch import plan as default_plan
 
 FILTER = "filter"
-"""The variant of rows of a filter's transform."""
+"""The variant of rows of a filter's transform,"""
+FROM_TAPS = "from-taps"
+"""and of those of a transform and the convolution after it."""
 SPARSE = ("partial", "sparse")
 """Variants with a number of taps (in tiles, or whole) or a percentage of zeros behind them."""
 
@@ -142,7 +144,7 @@ def plan_of(row: Row) -> Plan | None:
 def plan_to_judge(row: Row) -> Plan | None:
     """`plan_of` a row of ours that the model predicts; None for the others."""
     kind = str(row.case_values["variant"]).partition("-")[0]
-    known = row.case_values["variant"] in (*counting.VARIANTS, FILTER) or kind in SPARSE
+    known = row.case_values["variant"] in (*counting.VARIANTS, FILTER, FROM_TAPS) or kind in SPARSE
     return plan_of(row) if known and row.dtype in counting.ITEM_BYTES else None
 
 
@@ -161,9 +163,12 @@ def counts_of(row: Row, plan: Plan, gpu: GPU) -> Counts:
         batch,
         int(case["H"]),
         dtype=row.dtype,
-        variant="plain" if kind in SPARSE else variant,
+        variant="plain" if kind in SPARSE or variant == FROM_TAPS else variant,
         capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
     )
+    if variant == FROM_TAPS:
+        made = filter_time.counts_of(plan.n, int(case["H"]), row.dtype, gpu)
+        return filter_time.in_a_call(made, found)
     rows = _named(row, "rows")
     return long_counts.with_rows(found, plan, rows) if rows else found
 

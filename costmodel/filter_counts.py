@@ -190,19 +190,18 @@ def short(
     held: int,
     used: Any,
     taps_bytes: int,
-    turned: bool = False,
 ) -> dict[str, Any]:
     """One launch of `filter_short`: ``together`` filters a block, of ``turns`` pairs of positions a thread.
 
-    ``shared``: a thread makes these of every filter of its block. ``in_order``: taps need no numbers. ``used``,
-    ``turned``: as in `whole`.
+    ``shared``: a thread makes these of every filter of its block. ``in_order``: taps need no numbers. ``used``: as in
+    `whole`.
     """
     points = 1
     for r in factors:
         points *= r
     threads = points // held
     lanes, exchanges, filters = blocks * together * threads, len(factors) - 1, together if shared else 1
-    flops = 6 * held * (exchanges + turned) + 1 + together * shared
+    flops = 6 * held * exchanges + 1 + together * shared
     for r in factors:
         flops += held // r * transform_flops(r, r, r)
     flops += turns * filters * (2 * 14 + 4)
@@ -212,11 +211,11 @@ def short(
     return {
         "read_taps": taps_bytes * used,
         "read_samples": 0 if in_order else 8 * held * lanes,
-        "read_table": 8 * held * (exchanges + turned) * lanes,
+        "read_table": 8 * held * exchanges * lanes,
         "read_places": 16 * turns * lanes,
         "read_weights": 32 * turns * lanes,
         "written_scales": 4 * rows,
-        "written_spectrum": 4 * (1 if turned else 2) * points * rows,
+        "written_spectrum": 4 * 2 * points * rows,
         # Exchanges between stages, then all points, and a word a thread for peaks.
         "shared_written_bytes": lanes * (8 * held * (exchanges + 1) + 4 * several),
         # A pair of positions is made of four points.
@@ -243,18 +242,18 @@ def in_one_launch(
     """
     from kernels_numba import filter_short, filter_whole
 
-    how: dict[str, Any] = {"taps_bytes": taps_bytes, "turned": turned}
     positions = n // 2 if turned else n
+    how: dict[str, Any] = {"taps_bytes": taps_bytes}
     if filter_whole.kernels(n, positions, tiles) is filter_short:
         spec = filter_short.spec_of(n, positions, tiles, "fp32", "fp16", (0.0, 0.0))
         blocks = -(-rows // spec.together)
-        how |= {"together": spec.together, "shared": spec.shared, "in_order": in_order and not turned}
-        how |= {"turns": spec.turns, "held": spec.shape.held, "used": blocks * spec.together * min(taps, n)}
+        how |= {"together": spec.together, "shared": spec.shared, "in_order": in_order, "turns": spec.turns}
+        how |= {"held": spec.shape.held, "used": blocks * spec.together * min(taps, n)}
         return short(spec.factors, rows, blocks, **how)
     shape = filter_whole.spec_of(n, positions, tiles, "fp32", "fp16", (0.0, 0.0)).shape
     blocks = -(-rows // shape.together)
     how |= {"together": shape.together, "held": shape.held, "used": blocks * shape.together * min(taps, n)}
-    return whole(shape.factors, rows, blocks, **how)
+    return whole(shape.factors, rows, blocks, turned=turned, **how)
 
 
 def passes(

@@ -1,11 +1,11 @@
 """The time of a filter's transform: `timing`'s law for the launches that `filter_counts` counts.
 
-In one launch everything is as in an fp32 convolution, but that tables come from L2 for every filter. In passes the
-points of some filters stay in L2 from one launch to the next where it holds them: then only taps and spectra cross
-device memory. Three things were found on an H200: the start of such a launch, which has no tables to bring first and no
-persistent blocks, how much more of L2's rate it reaches than a convolution, and how much more crosses L2 than is asked
-for where lanes side by side ask for points that are far apart, as sectors of 32 bytes: where fp64 points are gathered,
-and in a last pass over neighbours.
+In one launch everything is as in an fp32 convolution, but that tables come from L2 for every filter (of short ones for
+every block, and its warps go through their one wave in step). In passes the points of some filters stay in L2 from one
+launch to the next where it holds them: then only taps and spectra cross device memory. Three things were found on an
+H200: the start of such a launch, which has no tables to bring first and no persistent blocks, how much more of L2's
+rate it reaches than a convolution, and how much more crosses L2 than is asked for where lanes side by side ask for
+points that are far apart, as sectors of 32 bytes: where fp64 points are gathered, and in a last pass over neighbours.
 """
 
 from __future__ import annotations
@@ -51,11 +51,18 @@ def counts_of(n: int, rows: int, dtype: str, gpu: GPU) -> Counts:
 
 
 def _in_one_launch(n: int, rows: int, dtype: str) -> Counts:
+    from kernels_numba import filter_short
     from kernels_numba.filter_whole import kernels
 
-    spec = kernels(n, n, 1).spec_of(n, n, 1, "fp32", dtype, (0.0, 0.0))
+    how = kernels(n, n, 1)
+    spec = how.spec_of(n, n, 1, "fp32", dtype, (0.0, 0.0))
     found = filter_counts.in_one_launch(n, rows, taps=n, taps_bytes=TAPS_BYTES)
-    return _launch(
+    again = 0  # Of what is read, bytes that a block's other filters have brought to the first-level cache.
+    if how is filter_short:
+        tables = ("read_table",) if spec.shared else ("read_table", "read_places", "read_weights")
+        again = sum(found[name] for name in tables) * (spec.together - 1) // spec.together
+    moved = sum(v for key, v in found.items() if key.startswith(("read_", "written_")))
+    counts = _launch(
         found,
         "filter_counts: filters, one launch",
         blocks=-(-rows // spec.together),
@@ -65,7 +72,9 @@ def _in_one_launch(n: int, rows: int, dtype: str) -> Counts:
         workers=spec.together,
         read=found["read_taps"],
         written=found["written_spectrum"] + found["written_scales"],
+        l2_share=1 - again / moved,
     )
+    return replace(counts, in_step=how is filter_short)
 
 
 def _in_passes(n: int, rows: int, dtype: str, l2_bytes: float) -> Counts:
@@ -160,6 +169,12 @@ def _together(stages: list[Counts]) -> Counts:
         stages=tuple(stages),
         **{name: sum(getattr(stage, name) for stage in stages) for name in sums},
     )
+
+
+def in_a_call(first: Counts, convolution: Counts) -> Counts:
+    """A filter's transform, and the convolution with it."""
+    found = _together([*(first.stages or (first,)), convolution])
+    return replace(found, source="filter_counts: filters, in a call")
 
 
 def inputs_of(inputs: timing.Inputs, figures: Figures = FILTER) -> timing.Inputs:

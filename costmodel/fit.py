@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel import least_squares, measurements, timing
-from costmodel.compare import FILTER, counts_of, percentile, plan_to_judge
+from costmodel.compare import FILTER, FROM_TAPS, counts_of, percentile, plan_to_judge
 from costmodel.counts import Counts
 from costmodel.gpus import GPU, MODEL_RANGES, load, read
 
@@ -85,7 +85,7 @@ def points_of(gpu: GPU, *, folder: Path | None = None) -> list[Point]:
     """The rows of ours on this GPU as points; groups are transform lengths."""
     out = []
     for row in measurements.read(gpu.slug, op="fftconv", folder=folder):
-        learnt_from = row.ours and row.case_values["variant"] != FILTER
+        learnt_from = row.ours and row.case_values["variant"] not in (FILTER, FROM_TAPS)
         plan = plan_to_judge(row) if learnt_from else None
         if plan is not None:
             out.append(Point(counts_of(row, plan, gpu), row.median_us * 1e-6, plan.n))

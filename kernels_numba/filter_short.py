@@ -62,7 +62,7 @@ class Spec:
     dtype: str
     limits: tuple[float, float]
     in_order: bool = False
-    """Tap i is sample i, as far as there are taps, and they are an even number of fp32 that begins on 8 bytes."""
+    """Tap i is sample i, as far as there are taps, and its place needs no table; not of fp64."""
     overlap: bool = False
     """The launch may begin while the one before it ends (compute capability 9)."""
     reserved: int = 0
@@ -72,11 +72,6 @@ class Spec:
     def shape(self) -> Shape:
         """Of the transform."""
         return shape_of(self.factors)
-
-    @property
-    def turned(self) -> bool:
-        """Points are turned before, and positions are as many as points, as right-angle packing has them."""
-        return self.positions == self.shape.points
 
     @property
     def together(self) -> int:
@@ -128,8 +123,11 @@ class Spec:
 
 
 def fits(n: int, positions: int, tiles: int, limit: int = LARGEST_SHARED_BYTES) -> bool:
-    """Whether N points are done here, to a spectrum of so many positions and tiles; ``limit`` as in `filter_whole`."""
-    if n // 2 not in FACTORS:
+    """Whether N points are done here, to a spectrum of so many positions and tiles; ``limit`` as in `filter_whole`.
+
+    Not those of right-angle packing, which turns points before, and has as many positions as points.
+    """
+    if n // 2 not in FACTORS or 2 * positions == n:
         return False
     spec, pairs = spec_of(n, positions, tiles, "", "", (0.0, 0.0)), positions // 2
     if spec.shared_bytes > limit:
@@ -176,9 +174,9 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile``.
 
     Arguments: ``taps`` [rows, .], then of each thread T of a filter ``numbers`` [R, T, 2] (which tap each of its
-    samples is, negative for none) and ``table`` [stages - 1, R, T, 2] of twiddles (one more, the first, if ``turned``);
-    ``places`` [positions, 2] and ``weights`` [positions, 4] (see `tables`), ``spectrum``, ``scales``; then the filters,
-    the distance of two rows of taps, and the taps of a filter.
+    samples is, negative for none) and ``table`` [stages - 1, R, T, 2] of twiddles; ``places`` [positions, 2] and
+    ``weights`` [positions, 4] (see `tables`), ``spectrum``, ``scales``; then the filters, the distance of two rows of
+    taps, and the taps of a filter.
     """
     shape = spec.shape
     stages = shape.stages
@@ -203,11 +201,11 @@ def build(tile: Any, spec: Spec) -> Any:
     prefetch = tile.prefetch
     load_pairs, samples = tile.load_global(2 * held, 2), tile.samples_at(held, spec.taps)
     in_order, first = spec.in_order, shape.constants(stages[0], stages[0].radix)
-    load_taps = tile.load_floats(
-        tuple((2 * c, (i, i + held)) for i, c in enumerate(first)), 2 * held, guarded=True
-    )
+    if in_order:
+        load_taps = tile.load_kind(
+            tuple(2 * c + part for part in range(2) for c in first), spec.taps, guarded=True
+        )
     turn, stage_words = tile.turn_by_words(held), 2 * held * threads
-    turned, first_words = spec.turned, stage_words if spec.turned else 0
     load_places, load_weights = tile.load_global(4 * turns, 4), tile.load_global(4 * turns, 4)
     four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
     (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
@@ -239,10 +237,9 @@ def build(tile: Any, spec: Spec) -> Any:
         j = small(index - slot * threads)
         if not in_order:
             tap_numbers = load_pairs(numbers, 2 * j, 2 * threads)
-        w1 = load_pairs(table, first_words + 2 * j, 2 * threads)
-        w2 = load_pairs(table, first_words + stage_words + 2 * j, 2 * threads)
-        w3 = load_pairs(table, first_words + 2 * stage_words + 2 * j, 2 * threads) if order > 3 else w2
-        w0 = load_pairs(table, 2 * j, 2 * threads) if turned else w1
+        w1 = load_pairs(table, 2 * j, 2 * threads)
+        w2 = load_pairs(table, stage_words + 2 * j, 2 * threads)
+        w3 = load_pairs(table, 2 * stage_words + 2 * j, 2 * threads) if order > 3 else w2
         # This thread's first pair of positions. One that there is not is the last one, and is not stored.
         mine = index if shared else j
         pair = small(min(mine, pairs - 1))
@@ -279,8 +276,6 @@ def build(tile: Any, spec: Spec) -> Any:
             x = load_taps(taps, int64(row) * row_taps, small(count), small(2 * j))
         else:
             x = samples(taps, int64(row) * row_taps, tap_numbers)
-        if turned:
-            x = turn(x, w0)
         put1(at1, turn(dft1(x), w1))
         barrier()
         x = dft2(get2(at2))
@@ -335,23 +330,19 @@ def tables(
     ``places`` are words of a filter's points in shared memory: X and its mirror for each position. A position is
     E a + O b = X (a + b) + conj X[-b] (a - b), and ``weights`` are these two.
     """
-    factors, turned = FACTORS[n // 2], 2 * order.shape[1] == n
+    factors = FACTORS[n // 2]
     shape = shape_of(factors)
     first = np.array(shape.constants(shape.stages[0], shape.stages[0].radix))
     point = shape.place(shape.stages[0], np.arange(shape.threads), 0)[None, :] + first[:, None]
     at = 2 * shape.at(natural_order_of(factors))
-    found = filter_transform.tables_of_positions(at, order, phase, "fp32", turned=int(turned))
+    found = filter_transform.tables_of_positions(at, order, phase, "fp32")
     a, b = found["weights"].view(np.complex128).T
     weights = np.stack([a + b, a - b], axis=1).astype(np.complex64)
     counted = np.arange(n)
-    table = _twiddles(factors)
-    if turned:
-        turns = filter_transform.turns(n // 2, "fp16").view(np.int32).reshape(-1, 2)[point]
-        table = np.concatenate([turns.reshape(-1), table.reshape(-1)])
     in_order = ((numbers == counted) | (numbers < 0) & (counted > numbers.max())).all()
     return {
         IN_ORDER if in_order else NUMBERS: numbers.reshape(-1, 2)[point],
-        "table": table,
+        "table": _twiddles(factors),
         "places": found["places"],
         "weights": weights.view(np.int32),
     }

@@ -304,8 +304,7 @@ def transform(
     count = MOST_HALVES // (2 * positions)
     spec = how.spec_of(n, positions, tiles, kind, dtype, limits)
     if how is filter_short:
-        two_at_once = in_order and kind == "fp32" and taps % 2 == 0 and at % 8 == 0
-        spec = how.on_device(spec, min(rows, count), device(index), in_order=two_at_once)
+        spec = how.on_device(spec, min(rows, count), device(index), in_order=in_order and kind != "fp64")
     pairs = positions // 2
     known = {"row_taps": row_taps, "count": taps, "pairs": pairs, "tile_pairs": pairs // tiles}
     for first in range(0, rows, count):

@@ -88,7 +88,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.commit,
         tile.follow(overlap=spec.overlap),
     )
-    early, prefetch, line_elements = spec.overlap, tile.prefetch, 32 if spec.sequences == "fp32" else 64
+    early, prefetch = spec.overlap and spec.plain, tile.prefetch
     wait_all, wait_gate, wait_input = tile.wait(0), tile.wait(1), tile.wait(2 if gated_out else 1)
     copy, copy_constants = tile.copy_async(halves), tile.copy_words_async
     chunk = column_tiles // 2  # words of a lane's contiguous columns
@@ -151,16 +151,15 @@ def build(tile: Any, spec: Spec) -> Any:
         commit()
         if early:
             # The first pair may still be written, but comes to the L2 cache meanwhile, half a warp a sequence.
-            item = small((block() * warps + w) * per_warp)
-            h = small(divide(item, pairs))
-            half = small(index >> 4)
-            of_pair = small(2 * (item - h * pairs) + half)
-            line = small((index & 15) * line_elements)
-            start = (int64(of_pair) * channels + h) * length + line
-            there = (item < items) & (line < length) & (of_pair < batch)
+            first_item = small((block() * warps + w) * per_warp)
+            last_item = small(min(first_item + per_warp, items))
+            h = small(divide(first_item, pairs))
+            p = small(first_item - h * pairs)
+            near = small(index >> 4)
+            line = small((index & 15) * 64)
+            there = (first_item < last_item) & (line < length) & (2 * p + near < batch)
+            start = ((2 * int64(p) + near) * channels + h) * length + line
             prefetch(u, start, there)
-            if gated_in:
-                prefetch(pre, start, there)
         follow()
 
         mine = small(total + w * warp_words)

@@ -81,6 +81,11 @@ class Spec:
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     @property
+    def plain(self) -> bool:
+        """Whether whole sequences of halves are all that is read, two of them an item."""
+        return not (self.pregate or self.guarded or self.sequences or self.right_angle)
+
+    @property
     def parts_in(self) -> bool:
         """Whether the first factor is a real matrix of both parts, not one in cosine/sine form.
 

@@ -352,11 +352,13 @@ def test_a_launch_that_may_begin_early_does_the_same(n: int, length: int, batch:
     mode = "circular" if length == n else "causal"
     convolve = FFTConv(prepare_filter(filters(2, length), length=length, mode=mode), batch=batch)
     assert convolve.spectrum.plan.n == n
-    late, _ = convolve.run_cpu(u, pregate=gate, blocks=3)
+    gates = ({}, {"pregate": gate})
+    late = [convolve.run_cpu(u, **operands, blocks=3)[0] for operands in gates]
     how = convolve.spec
     convolve.spec = lambda *given, **more: replace(how(*given, **more), overlap=True)  # type: ignore[method-assign]
-    early, _ = convolve.run_cpu(u, pregate=gate, blocks=3)
-    assert (early.view(np.int16) == late.view(np.int16)).all()
+    for operands, expected in zip(gates, late, strict=True):
+        early, _ = convolve.run_cpu(u, **operands, blocks=3)
+        assert (early.view(np.int16) == expected.view(np.int16)).all()
 
 
 def test_prepared_is_the_same_as_direct() -> None:
