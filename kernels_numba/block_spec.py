@@ -61,8 +61,8 @@ FACTORS = (
     ),
 )
 """The factors this kernel takes,"""
-TOGETHER_POINTS = {False: 256, True: 256}
-"""Inner convolutions of at most so many points are done two at a time; and with right-angle packing."""
+TOGETHER_POINTS = 256
+"""Inner convolutions of at most so many points are done two at a time."""
 RIGHT_ANGLE = tuple(
     (n1, *inner) for n1 in (16, 24, 32, 48) for inner in INNER if 2 * n1 * prod(inner) <= MOST_POINTS
 )
@@ -154,7 +154,7 @@ class Spec:
     @property
     def together(self) -> bool:
         """Whether two inner convolutions are done at a time: two chains, which share their constants."""
-        return self.q <= TOGETHER_POINTS[self.right_angle]
+        return self.q <= TOGETHER_POINTS
 
     @property
     def unit(self) -> int:

@@ -30,7 +30,7 @@ from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
 LISTS = [f for family in (fused_warp, fused_block, fused_deep) for f in family.PACKINGS["right-angle"]]
-SMALL = [f for f in LISTS if prod(f) <= 4096]
+SMALL = [f for f in LISTS if prod(f) <= 1024] + [(16, 16, 16)]
 VARIANTS = [
     ("causal", 1.0, False),
     ("causal", 0.93, True),
@@ -104,7 +104,7 @@ def test_what_it_is_not_for() -> None:
 
 
 # ---- the kernels ---------------------------------------------------------------------------------------------
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(
     factors=st.sampled_from(SMALL),
     variant=st.sampled_from(VARIANTS),
@@ -113,7 +113,7 @@ def test_what_it_is_not_for() -> None:
     seed=seeds,
 )
 @example(factors=(24, 16, 16), variant=VARIANTS[1], dtype="fp16", batch=3, seed=1)
-@example(factors=(16, 8, 16, 16), variant=VARIANTS[1], dtype="fp16", batch=1, seed=3)
+@example(factors=(8, 8, 16, 16), variant=VARIANTS[1], dtype="fp16", batch=1, seed=3)
 def test_within_the_bound_of_the_reference(
     factors: tuple[int, ...], variant: tuple, dtype: str, batch: int, seed: int
 ) -> None:
@@ -175,7 +175,7 @@ def test_half_signals_go_this_way_where_it_is_faster() -> None:
     assert prepare_filter(np.ones((1, 512)), length=513, mode="causal").plan.packing == "pair"
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     factors=st.sampled_from(SMALL),
     dtype=st.sampled_from(["fp16", "bf16"]),
