@@ -25,9 +25,9 @@ MAX_PER_ORDER = 3
 
 
 def plan_name(plan: Plan) -> str:
-    """``"32x32"``, with the packing where it is not the usual one: ``"32x32x32 half"``."""
+    """``"32x32"``, with the packing where it is not the usual one: ``"32x32x32 half"``, ``"32x16 right"`` (angle)."""
     text = format_factors(plan.factors)
-    return text if plan.packing == "pair" else f"{text} {plan.packing}"
+    return text if plan.packing == "pair" else f"{text} {plan.packing.removesuffix('-angle')}"
 
 
 @dataclass(frozen=True)
