@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", _COMMON, max_examples=50)
-settings.register_profile("ci", _COMMON, max_examples=20, derandomize=True, database=None)
+settings.register_profile("ci", _COMMON, max_examples=30, derandomize=True, database=None)
 settings.register_profile("nightly", _COMMON, max_examples=1000)
 settings.load_profile("dev")  # --hypothesis-profile replaces it
 
