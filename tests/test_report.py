@@ -30,6 +30,9 @@ from costmodel.report_findings import Findings, gather
 from costmodel.report_html import Html, bullets, paragraph, table
 from costmodel.report_sections import SECTIONS
 
+# One process makes the pages for all of these tests.
+pytestmark = pytest.mark.xdist_group("report")
+
 VOID = {"meta", "br", "hr", "img", "input", "link", "base", "source", "wbr", "col"}
 HOSTILE = "<script>alert('1')</script>\"&$HOME $\\frac$ ${x}"
 
