@@ -24,6 +24,15 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def torch() -> Any:
+    """PyTorch; a build of it that has no CUDA has no arrays for these tests."""
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("PyTorch without CUDA")
+    return found
+
+
 def run(case: Case, data: dict[str, NDArray], **settings: Any) -> NDArray:
     geometry, layer = case.geometry, {**case.layer, "tile": case.tile, "impl": "fft", **settings}
     if case.which == "forward":
@@ -84,11 +93,8 @@ def test_images_in_groups_give_the_same(case: Case) -> None:
 @pytest.mark.parametrize("groups", (1, 8))
 @pytest.mark.parametrize("dtype", ("fp16", "fp32"))
 @pytest.mark.parametrize("which", PASSES)
-def test_memory_limit_is_obeyed(which: str, dtype: str, groups: int) -> None:
+def test_memory_limit_is_obeyed(which: str, dtype: str, groups: int, torch: Any) -> None:
     """A pass in groups of images allocates no more than it was allowed, and is as right as the whole."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("PyTorch without CUDA")
     case = Case((24, 8, 40, 40), 8, (5, 5), which, tile=(32, 32), dtype=dtype, groups=groups)
     whole = case.plan
     limit = whole.bytes // 2
@@ -110,11 +116,8 @@ def test_memory_limit_is_obeyed(which: str, dtype: str, groups: int) -> None:
 
 
 @pytest.mark.parametrize("number", (0, 1, 5, 8, 11))
-def test_kept_spectra_give_the_same_gradients(number: int) -> None:
+def test_kept_spectra_give_the_same_gradients(number: int, torch: Any) -> None:
     """And x, w are not read again; calls that are made again take the spectra that are kept then."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("PyTorch without CUDA")
     case = LAYERS[number]
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[case.dtype]
     draw, g = torch.Generator("cuda").manual_seed(0), case.geometry
@@ -164,10 +167,7 @@ def test_many_magnitudes() -> None:
     reference.check_conv2d(found, result, data["x"], data["w"], which="forward", dtype="fp16")
 
 
-def test_pytorch_on_a_stream_in_a_graph_and_the_library() -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("PyTorch without CUDA")
+def test_pytorch_on_a_stream_in_a_graph_and_the_library(torch: Any) -> None:
     draw = torch.Generator("cuda").manual_seed(0)
     x, w, dy = (
         torch.randn(shape, device="cuda", generator=draw).half()
