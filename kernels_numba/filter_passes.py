@@ -397,9 +397,24 @@ def _build_last(tile: Any, spec: Spec) -> Any:
     return kernel
 
 
+TAP_POINTERS = {"fp16": "HALVES", "bf16": "HALVES", "fp32": "FLOATS", "fp64": "DOUBLES"}
+"""Pointers to a filter's taps, by their type."""
+
+
+def family_of(name: str, build: Any, pointers: tuple[str, ...], scalars: int) -> Any:
+    """What `launch` asks of a kernel of filters: the module's ``name``, then arguments, ``scalars`` integers last."""
+    return SimpleNamespace(
+        __name__=name,
+        build=build,
+        SIGNATURE=pointers + ("INT",) * scalars,
+        VOCABULARY="float",
+        min_blocks=lambda spec: 1,
+    )
+
+
 def family(spec: Spec) -> Any:
     """What `launch` asks of a kernel family, for one kernel: their arguments differ."""
-    taps = {"fp16": "HALVES", "bf16": "HALVES", "fp32": "FLOATS", "fp64": "DOUBLES"}[spec.taps]
+    taps = TAP_POINTERS[spec.taps]
     inner = "DOUBLES" if spec.double else "FLOATS"
     pointers = {
         "first": (taps, "WORDS", *(inner,) * (3 if spec.turned else 2)),
@@ -411,10 +426,4 @@ def family(spec: Spec) -> Any:
         "last": (inner, "WORDS", inner, "FLOATS" if spec.double else "HALVES", "FLOATS"),
     }[spec.kind]
     scalars = {"first": 3, "sums": 3, "next": 3, "end": 0, "peak": 3, "scale": 1, "last": 5}[spec.kind]
-    return SimpleNamespace(
-        __name__=__name__,
-        build=build,
-        SIGNATURE=pointers + ("INT",) * scalars,
-        VOCABULARY="float",
-        min_blocks=lambda spec: 1,
-    )
+    return family_of(__name__, build, pointers, scalars)

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_transform
+from kernels_numba import filter_passes, filter_transform
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.fused_float import point_places
@@ -311,15 +310,9 @@ def build(tile: Any, spec: Spec) -> Any:
 
 def family(spec: Spec) -> Any:
     """What `launch` asks of a kernel family."""
-    taps = {"fp16": "HALVES", "bf16": "HALVES", "fp32": "FLOATS", "fp64": "DOUBLES"}[spec.taps]
+    taps = filter_passes.TAP_POINTERS[spec.taps]
     pointers = (taps, "WORDS", "WORDS", "WORDS", "WORDS", "HALVES", "FLOATS")
-    return SimpleNamespace(
-        __name__=__name__,
-        build=build,
-        SIGNATURE=pointers + ("INT",) * len(SCALARS),
-        VOCABULARY="float",
-        min_blocks=lambda spec: 1,
-    )
+    return filter_passes.family_of(__name__, build, pointers, len(SCALARS))
 
 
 def tables(

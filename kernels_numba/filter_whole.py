@@ -17,13 +17,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_short, filter_transform, float_spec
+from kernels_numba import filter_passes, filter_short, filter_transform, float_spec
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.filter_gradient import FACTORS as FACTORS_BACK
@@ -248,15 +247,9 @@ def build(tile: Any, spec: Spec) -> Any:
 
 def family(spec: Spec) -> Any:
     """What `launch` asks of a kernel family."""
-    taps = {"fp16": "HALVES", "bf16": "HALVES", "fp32": "FLOATS", "fp64": "DOUBLES"}[spec.taps]
+    taps = filter_passes.TAP_POINTERS[spec.taps]
     pointers = (taps, "WORDS", "FLOATS", "FLOATS", "WORDS", "WORDS", "FLOATS", "HALVES", "FLOATS")
-    return SimpleNamespace(
-        __name__=__name__,
-        build=build,
-        SIGNATURE=pointers + ("INT",) * len(SCALARS),
-        VOCABULARY="float",
-        min_blocks=lambda spec: 1,
-    )
+    return filter_passes.family_of(__name__, build, pointers, len(SCALARS))
 
 
 def tables(
