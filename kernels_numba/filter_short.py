@@ -124,11 +124,13 @@ class Spec:
 def fits(n: int, positions: int, tiles: int, limit: int = LARGEST_SHARED_BYTES) -> bool:
     """Whether N points are done here, to a spectrum of so many positions and tiles; ``limit`` as in `filter_whole`.
 
-    Not those of right-angle packing, which turns points before, and has as many positions as points.
+    Not those of right-angle packing, which turns points before, and has as many positions as points; nor tiles of
+    one position, as fp32 has them: a thread makes two positions at once.
     """
-    if n // 2 not in FACTORS or 2 * positions == n:
+    pairs = positions // 2
+    if n // 2 not in FACTORS or 2 * positions == n or tiles > pairs:
         return False
-    spec, pairs = spec_of(n, positions, tiles, "", "", (0.0, 0.0)), positions // 2
+    spec = spec_of(n, positions, tiles, "", "", (0.0, 0.0))
     if spec.shared_bytes > limit:
         return False
     # A thread's pairs must lie at one distance from each other, also where they are stored.

@@ -140,7 +140,7 @@ def test_as_by_numpy(
     k = k[0] if shared else k
     exact, expected = spectrum._transform(k.astype(np.float64), rows, layout)
     ways: tuple[Any, ...] = (by_kernels,) if dtype == "fp32" else (by_kernels, in_one_launch)
-    if dtype != "fp32" and filter_short.fits(n, layout.order.shape[1], layout.tiles):
+    if filter_short.fits(n, layout.order.shape[1], layout.tiles):
         ways = (*ways, in_one_short_launch, by_numbers)
     for way in ways:
         words, scales = way(k, kind, rows, layout)
@@ -276,6 +276,7 @@ def test_which_short_ones() -> None:
     """A thread's pairs of positions lie one distance apart, whatever the tiles."""
     assert all(filter_short.fits(2 * points, 2 * points, 1) for points in filter_short.FACTORS)
     assert filter_short.fits(256, 256, 128)  # tiles of two positions
+    assert not any(filter_short.fits(2 * p, 2 * p, 2 * p) for p in filter_short.FACTORS)  # fp32
     assert not filter_short.fits(512, 256, 1)  # as many as points, by right-angle packing
     assert not filter_short.fits(256, 256, 2)  # a tile of 64 pairs, where a thread has one in every 32
     assert not filter_short.fits(1536, 1280, 1) and not filter_short.fits(1280, 1280, 1)
