@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_passes, float_spec
+from kernels_numba import filter_passes, float_spec, float_stages
 from kernels_numba.filter_passes import THREADS, WARPS
 from kernels_numba.float_spec import Shape, shape_of
-from kernels_numba.fused_float import point_places, point_twiddles
+from kernels_numba.float_stages import point_places
 
 NONE = -1
 """The place of a tap that reaches no output."""
@@ -128,11 +128,10 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
     """
     shape = spec.shape
     stages = shape.stages
-    threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
+    threads, together, held = shape.threads, shape.together, shape.held
     room, n, staged = spec.room, 2 * shape.points, spec.staged
     quads = 8 if held % 8 == 0 else 4
-    shift, factor, _ = shape.padding
-    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    barrier = float_stages.barrier_of(tile, shape)
     lane, warp, block, divide, small, int64 = (
         tile.lane,
         tile.warp,
@@ -149,13 +148,8 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
     )
     no_quads, add_quads = tile.zeros(4 * quads), tile.add_quads(quads, 4 * threads)
     scatter, turns = tile.scatter_points(quads, 2 * threads), held // quads
-    four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
-    (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
-    dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
-    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
-    places = [point_places(shape, s) for s in four]
-    put1, put2, put3, put4 = (tile.store_points(x) for x in places)
-    get2, get3, get4 = (tile.load_points(x) for x in places[1:])
+    starts, forward = float_stages.starts_of(tile, shape), float_stages.forward_of(tile, shape)
+    put4 = tile.store_points(point_places(shape, stages[-1]))
     gather, plus, scaled = tile.gather_shared(AT_ONCE), tile.plus(AT_ONCE), tile.scaled_total(1, AT_ONCE)
     store = tile.store_floats(tuple((i * threads, (i,)) for i in range(AT_ONCE)), guarded=True)
     two, follow = spec.places > 1, tile.follow(overlap=spec.overlap)
@@ -165,21 +159,7 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         slot = small(divide(index, threads))
         j = small(index - slot * threads)
         base = small(slot * room)
-        row = small(divide(j, step1))
-        m1 = small(j - row * step1)
-        at = small(row * (radix1 * step1) + m1)
-        at1 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step2))
-        m2 = small(j - row * step2)
-        at = small(row * (radix2 * step2) + m2)
-        at2 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step3))
-        m3 = small(j - row * step3)
-        at = small(row * (radix3 * step3) + m3)
-        at3 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step4))
-        at = small(row * (radix4 * step4) + j - row * step4)
-        at4 = small(base + 2 * (at + factor * (at >> shift)))
+        m1, m2, m3, at1, at2, at3, at4 = starts(j, base)
 
         # Those without a row do the first again, and store nothing.
         row = small(block() * together + slot)
@@ -208,17 +188,7 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
                 x = add(x, sums, source, bins, roots, j)
                 source += n
                 share = small(share + 1)
-        put1(at1, turn1(dft1(x), table, 4 * m1))
-        barrier()
-        x = dft2(get2(at2))
-        if order > 2:
-            put2(at2, turn2(x, table, 4 * m2))
-            barrier()
-            x = dft3(get3(at3))
-        if order > 3:
-            put3(at3, turn3(x, table, 4 * m3))
-            barrier()
-            x = dft4(get4(at4))
+        x = forward(x, table, m1, m2, m3, at1, at2, at3, at4)
         put4(at4, x)
         barrier()
         first = small(0)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from kernels_numba import filter_passes, filter_transform
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device
 from kernels_numba.float_spec import Shape, shape_of
-from kernels_numba.fused_float import point_places
+from kernels_numba.float_stages import point_places
 from monarch.index import natural_order_of
 
 SHAPES: dict[int, tuple[tuple[int, ...], int, bool]] = {
@@ -208,7 +208,7 @@ def build(tile: Any, spec: Spec) -> Any:
         )
     turn, stage_words = tile.turn_by_words(held), 2 * held * threads
     load_places, load_weights = tile.load_global(4 * turns, 4), tile.load_global(4 * turns, 4)
-    four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
+    four = [stages[min(i, order - 1)] for i in range(4)]  # see `float_stages.four_stages`
     (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
     dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
     points = [point_places(shape, s) for s in four]

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_passes, filter_short, filter_transform, float_spec
+from kernels_numba import filter_passes, filter_short, filter_transform, float_spec, float_stages
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.filter_gradient import FACTORS as FACTORS_BACK
 from kernels_numba.float_spec import Shape, shape_of
-from kernels_numba.fused_float import mirror_places, point_places, point_twiddles
+from kernels_numba.float_stages import mirror_places, point_places
 from monarch.index import natural_order_of
 
 FACTORS = FACTORS_BACK | {128: (2, 8, 8), 768: (12, 4, 4, 4)}
@@ -118,12 +118,11 @@ def build(tile: Any, spec: Spec) -> Any:
     """
     shape = spec.shape
     stages = shape.stages
-    threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
+    threads, together, held = shape.threads, shape.together, shape.held
     room, group = 2 * shape.padding[2], min(32, threads)
-    shift, factor, _ = shape.padding
     at_lanes = spec.point_words
     at_warps = at_lanes + 32 * spec.warps
-    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    barrier = float_stages.barrier_of(tile, shape)
     lane, warp, block, divide, small, int64 = (
         tile.lane,
         tile.warp,
@@ -137,13 +136,8 @@ def build(tile: Any, spec: Spec) -> Any:
     own = enumerate(shape.constants(stages[0], stages[0].radix))
     load_turns = tile.load_floats(tuple((2 * c, (i, i + held)) for i, c in own), 2 * held, guarded=False)
     before, turns_at = tile.multiply_complex_floats(held), 2 * shape.points
-    four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
-    (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
-    dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
-    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
-    points = [point_places(shape, s) for s in four]
-    put1, put2, put3, put4 = (tile.store_points(x) for x in points)
-    get2, get3, get4 = (tile.load_points(x) for x in points[1:])
+    starts, forward = float_stages.starts_of(tile, shape), float_stages.forward_of(tile, shape)
+    put4 = tile.store_points(point_places(shape, stages[-1]))
     load_mirrors = tile.load_global(2 * stages[-1].groups, 1)
     largest_bin, zeros = tile.largest_bin(mirror_places(shape), 2 * threads), tile.zeros(1)
     as_words, put_word = tile.as_words, tile.store_shared_pieces(((0, 0, (0,)),))
@@ -175,21 +169,7 @@ def build(tile: Any, spec: Spec) -> Any:
         slot = small(divide(index, threads))
         j = small(index - slot * threads)
         base = small(slot * room)
-        row = small(divide(j, step1))
-        m1 = small(j - row * step1)
-        at = small(row * (radix1 * step1) + m1)
-        at1 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step2))
-        m2 = small(j - row * step2)
-        at = small(row * (radix2 * step2) + m2)
-        at2 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step3))
-        m3 = small(j - row * step3)
-        at = small(row * (radix3 * step3) + m3)
-        at3 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step4))
-        at = small(row * (radix4 * step4) + j - row * step4)
-        at4 = small(base + 2 * (at + factor * (at >> shift)))
+        m1, m2, m3, at1, at2, at3, at4 = starts(j, base)
 
         # Those without a filter do the first again, and store nothing.
         row = small(block() * together + slot)
@@ -198,17 +178,7 @@ def build(tile: Any, spec: Spec) -> Any:
         x = load(taps, int64(row) * row_taps, numbers, j)
         if turned:
             x = before(x, load_turns(roots, int64(turns_at), turns_at, 2 * j))
-        put1(at1, turn1(dft1(x), table, 4 * m1))
-        barrier()
-        x = dft2(get2(at2))
-        if order > 2:
-            put2(at2, turn2(x, table, 4 * m2))
-            barrier()
-            x = dft3(get3(at3))
-        if order > 3:
-            put3(at3, turn3(x, table, 4 * m3))
-            barrier()
-            x = dft4(get4(at4))
+        x = forward(x, table, m1, m2, m3, at1, at2, at3, at4)
         put4(at4, x)
         barrier()
         best = largest_bin(x, roots, 2 * j, base, load_mirrors(mirrors, j, threads), zeros())

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba import float_stages
 from kernels_numba.float_spec import (
     DEFAULT_FACTORS,
     FACTORS,
     PACKINGS,
-    Shape,
     Spec,
-    Stage,
     make_spec,
     operand_key,
     operands,
     spectrum_layout,
 )
+from kernels_numba.float_stages import mirror_places, point_places, point_twiddles
 
 
 def build(tile: Any, spec: Spec) -> Any:
@@ -43,11 +43,11 @@ def build(tile: Any, spec: Spec) -> Any:
     with_mirrors = spec.mirrored
     threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
     first, last = stages[0], stages[-1]
-    step1, radix1, groups1 = first.step, first.radix, first.groups
+    groups1 = first.groups
     live, kept = groups1 * spec.rows_in, groups1 * spec.rows_out
     unit, sequences = (2, 1) if half else (1, 2)
     room, spectrum_floats = 2 * shape.padding[2], 4 * shape.points if with_mirrors else 2 * shape.points
-    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    barrier = float_stages.barrier_of(tile, shape)
     lane, warp, block, divide, small, int64 = (
         tile.lane,
         tile.warp,
@@ -66,20 +66,19 @@ def build(tile: Any, spec: Spec) -> Any:
     complex_data = half and not with_mirrors
     multiply = (lambda n: tile.multiply_complex_floats(n // 2)) if complex_data else tile.multiply_floats
     gate_in, gate_out, join = multiply(2 * live), multiply(2 * kept), tile.join
-    # Stages that a shorter list does not have are the last one again; nothing of them is compiled.
-    four = [stages[min(i, order - 1)] for i in range(4)]
-    step2, radix2, step3, radix3, step4, radix4 = (x for s in four[1:] for x in (s.step, s.radix))
-    dft1 = tile.dft_points(radix1, groups1, inverse=False, live=spec.rows_in)
-    dft1i = tile.dft_points(radix1, groups1, inverse=True, wanted=spec.rows_out)
-    dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four[1:])
+    four = float_stages.four_stages(shape)
+    starts, forward = (
+        float_stages.starts_of(tile, shape),
+        float_stages.forward_of(tile, shape, live=spec.rows_in),
+    )
+    dft1i = tile.dft_points(first.radix, groups1, inverse=True, wanted=spec.rows_out)
     dft2i, dft3i, dft4i = (tile.dft_points(s.radix, s.groups, inverse=True) for s in four[1:])
-    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
     turn1i, turn2i, turn3i = (
         tile.multiply_points(point_twiddles(shape, s), held, conjugate=True) for s in four[:3]
     )
     places = [point_places(shape, s) for s in four]
-    put1, put2, put3, put4 = (tile.store_points(x) for x in places)
-    get1, get2, get3, get4 = (tile.load_points(x) for x in places)
+    put2, put3, put4 = (tile.store_points(x) for x in places[1:])
+    get1, get2, get3 = (tile.load_points(x) for x in places[:3])
     get_input, commit, wait = (
         tile.load_points(point_places(shape, first, spec.rows_in)),
         tile.commit,
@@ -90,7 +89,6 @@ def build(tile: Any, spec: Spec) -> Any:
     )
     mirrored = tile.multiply_mirrored(mirror_places(shape), 4 * threads)
     load_mirrors = tile.load_global(2 * last.groups, 1)
-    shift, factor, _ = shape.padding
 
     def kernel(
         u, pre, post, post2, spectrum, scales, tables, mirrors, y, out2, items, each, pairs, batch, channels, length
@@ -100,23 +98,9 @@ def build(tile: Any, spec: Spec) -> Any:
         j = small(index - slot * threads)
         base = small(slot * room)
         # The thread's first point in each stage, and its column there.
-        row = small(divide(j, step1))
-        m1 = small(j - row * step1)
-        at = small(row * (radix1 * step1) + m1)
-        at1 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step2))
-        m2 = small(j - row * step2)
-        at = small(row * (radix2 * step2) + m2)
-        at2 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step3))
-        m3 = small(j - row * step3)
-        at = small(row * (radix3 * step3) + m3)
-        at3 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step4))
-        at = small(row * (radix4 * step4) + j - row * step4)
-        at4 = small(base + 2 * (at + factor * (at >> shift)))
+        m1, m2, m3, at1, at2, at3, at4 = starts(j, base)
         if with_mirrors:
-            starts = load_mirrors(mirrors, j, threads)
+            others = load_mirrors(mirrors, j, threads)
 
         # Workers without an item do the first one again, and store nothing.
         item = small((block() * together + slot) * each)
@@ -148,25 +132,12 @@ def build(tile: Any, spec: Spec) -> Any:
                 if not half:
                     v = join(v, load(pre, start + other_sequence, second, sample))
                 z = gate_in(z, v)
-            x = turn1(dft1(z), tables, 4 * m1)
-            put1(at1, x)
-            barrier()
-            x = dft2(get2(at2))
-            if order > 2:
-                x = turn2(x, tables, 4 * m2)
-                put2(at2, x)
-                barrier()
-                x = dft3(get3(at3))
-            if order > 3:
-                x = turn3(x, tables, 4 * m3)
-                put3(at3, x)
-                barrier()
-                x = dft4(get4(at4))
+            x = forward(z, tables, m1, m2, m3, at1, at2, at3, at4)
             bins = int64(h) * spectrum_floats + 4 * j
             if with_mirrors:
                 put4(at4, x)
                 barrier()
-                x = mirrored(x, spectrum, bins, base, starts)
+                x = mirrored(x, spectrum, bins, base, others)
                 barrier()
             else:
                 x = filter_pairs(x, spectrum, bins)
@@ -248,45 +219,6 @@ def _copies(spec: Spec) -> Any:
     if spec.wide:
         return tuple((2 * c, x, 2) for c, x in zip(constants, places, strict=True))
     return tuple((2 * c + i, x + i, 1) for c, x in zip(constants, places, strict=True) for i in range(2))
-
-
-def point_places(shape: Shape, stage: Stage, rows: int | None = None) -> tuple[int, ...]:
-    """Distances of a thread's points from its first, in shared memory; of the first ``rows`` of each butterfly."""
-    return tuple(int(shape.at(c)) for c in shape.constants(stage, rows or stage.radix))
-
-
-def point_twiddles(shape: Shape, stage: Stage) -> Any:
-    """A thread's twiddles of a stage; see `float_spec.tables`. Butterflies in the same column share them."""
-    r, s = stage.radix, stage.step
-    columns = [shape.threads * c % s for c in range(stage.groups)]
-    split = len(stage.exponents) < r
-
-    def turned(exponent: int, column: int) -> tuple[int, ...]:
-        """The points that are multiplied by the twiddle of an exponent."""
-        if not split:
-            rows = [exponent] if exponent else []
-        elif exponent < 4:
-            rows = list(range(exponent, r, 4))
-        else:
-            rows = list(range(exponent, exponent + 4))
-        return tuple(r * c + q for c in range(stage.groups) if columns[c] == column for q in rows)
-
-    found = []
-    for column in dict.fromkeys(columns):
-        for i in range(0, len(stage.exponents), 2):
-            pair = [turned(e, column) for e in stage.exponents[i : i + 2]]
-            found.append((stage.table + 4 * (i // 2 * s + column), *pair, *[()] * (2 - len(pair))))
-    return tuple(found)
-
-
-def mirror_places(shape: Shape) -> Any:
-    """Where the mirrors of a thread's points lie: (which start, distance); see `float_spec.mirrors`."""
-    last = shape.stages[-1]
-    return tuple(
-        (c + (last.groups if q == 0 else 0), int(shape.at(last.radix - 1 - q)))
-        for c in range(last.groups)
-        for q in range(last.radix)
-    )
 
 
 VOCABULARY = "float"

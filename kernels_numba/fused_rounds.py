@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.fused_float import _copies, _samples, mirror_places, point_places, point_twiddles
+from kernels_numba.float_stages import mirror_places, point_places, point_twiddles
+from kernels_numba.fused_float import _copies, _samples
 from kernels_numba.rounds_spec import (
     DEFAULT_FACTORS,
     FACTORS,

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import float_spec
+from kernels_numba import float_spec, float_stages
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.float_spec import Shape, shape_of
-from kernels_numba.fused_float import point_places, point_twiddles
 from monarch import Plan, format_factors
 from monarch.index import digit_order_of
 
@@ -116,11 +115,10 @@ def build(tile: Any, spec: Spec) -> Any:
     """
     shape, parts = spec.shape, spec.parts
     stages, points = shape.stages, shape.points
-    threads, together, held, order = shape.threads, shape.together, shape.held, len(stages)
+    threads, together, held = shape.threads, shape.together, shape.held
     gated_in, gated_out = spec.pregate, spec.postgate
     room = 2 * shape.padding[2]
-    shift, factor, _ = shape.padding
-    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    barrier = float_stages.barrier_of(tile, shape)
     lane, warp, block, divide, small, int64 = (
         tile.lane,
         tile.warp,
@@ -138,13 +136,7 @@ def build(tile: Any, spec: Spec) -> Any:
         tile.join,
         tile.multiply_floats(2 * held),
     )
-    four = [stages[min(i, order - 1)] for i in range(4)]  # see `fused_float.build`
-    (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
-    dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
-    turn1, turn2, turn3 = (tile.multiply_points(point_twiddles(shape, s), held) for s in four[:3])
-    places = [point_places(shape, s) for s in four]
-    put1, put2, put3 = (tile.store_points(x) for x in places[:3])
-    get2, get3, get4 = (tile.load_points(x) for x in places[1:])
+    starts, forward = float_stages.starts_of(tile, shape), float_stages.forward_of(tile, shape)
     turn_part = tile.multiply_points(
         tuple((4 * threads * i, (2 * i,), (2 * i + 1,)) for i in range(held // 2)), held
     )
@@ -174,21 +166,7 @@ def build(tile: Any, spec: Spec) -> Any:
         slot = small(divide(index, threads))
         j = small(index - slot * threads)
         base = small(slot * room)
-        row = small(divide(j, step1))
-        m1 = small(j - row * step1)
-        at = small(row * (radix1 * step1) + m1)
-        at1 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step2))
-        m2 = small(j - row * step2)
-        at = small(row * (radix2 * step2) + m2)
-        at2 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step3))
-        m3 = small(j - row * step3)
-        at = small(row * (radix3 * step3) + m3)
-        at3 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step4))
-        at = small(row * (radix4 * step4) + j - row * step4)
-        at4 = small(base + 2 * (at + factor * (at >> shift)))
+        m1, m2, m3, at1, at2, at3, at4 = starts(j, base)
         other_sequence = int64(channels) * length
 
         first = small(block() * together)
@@ -254,17 +232,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     q = small(q + 1)
                 if parts > 1:
                     x = turn_part(x, turns, part * (2 * points) + 4 * j)
-                put1(at1, turn1(dft1(x), tables, 4 * m1))
-                barrier()
-                x = dft2(get2(at2))
-                if order > 2:
-                    put2(at2, turn2(x, tables, 4 * m2))
-                    barrier()
-                    x = dft3(get3(at3))
-                if order > 3:
-                    put3(at3, turn3(x, tables, 4 * m3))
-                    barrier()
-                    x = dft4(get4(at4))
+                x = forward(x, tables, m1, m2, m3, at1, at2, at3, at4)
                 barrier()  # all have read what the next transform overwrites
                 if side == 0:
                     z = x
