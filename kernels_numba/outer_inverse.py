@@ -75,6 +75,27 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
     barrier, opaque, warp_sync = tile.barrier, tile.opaque, tile.warp_sync
     per_block = warps if single else 1
 
+    @tile.function
+    def rows_listed(words, z, base, other, at, k):
+        """Rows k + next_row, ... of both parts, where a list says that they lie."""
+        o0 = small(load_place(words, at_places + k, 0)[0] * n2 + at)
+        o1 = small(load_place(words, at_places + k + next_row, 0)[0] * n2 + at)
+        o2 = small(load_place(words, at_places + k + 2 * next_row, 0)[0] * n2 + at)
+        o3 = small(load_place(words, at_places + k + 3 * next_row, 0)[0] * n2 + at)
+        real = gather_listed(z, base, kept * n2, o0, o1, o2, o3)
+        imaginary = gather_listed(z, other, kept * n2, o0, o1, o2, o3)
+        if first == 32:
+            o0 = small(load_place(words, at_places + k + 4 * next_row, 0)[0] * n2 + at)
+            o1 = small(load_place(words, at_places + k + 5 * next_row, 0)[0] * n2 + at)
+            o2 = small(load_place(words, at_places + k + 6 * next_row, 0)[0] * n2 + at)
+            o3 = small(load_place(words, at_places + k + 7 * next_row, 0)[0] * n2 + at)
+            return join(
+                join(real, gather_listed(z, base, kept * n2, o0, o1, o2, o3)),
+                join(imaginary, gather_listed(z, other, kept * n2, o0, o1, o2, o3)),
+            )
+        else:
+            return join(real, imaginary)
+
     def kernel(z, post, post2, words, scales, y, out2, pairs, batch, channels, group, length):
         index = small(lane())
         w = small(warp())
@@ -100,23 +121,7 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
             f1 = load_first(words, c, 128)
             if single:
                 if sparse:
-                    o0 = small(load_place(words, at_places + t, 0)[0] * n2 + at)
-                    o1 = small(load_place(words, at_places + t + next_row, 0)[0] * n2 + at)
-                    o2 = small(load_place(words, at_places + t + 2 * next_row, 0)[0] * n2 + at)
-                    o3 = small(load_place(words, at_places + t + 3 * next_row, 0)[0] * n2 + at)
-                    real = gather_listed(z, base, kept * n2, o0, o1, o2, o3)
-                    imaginary = gather_listed(z, other, kept * n2, o0, o1, o2, o3)
-                    if first == 32:
-                        o0 = small(load_place(words, at_places + t + 4 * next_row, 0)[0] * n2 + at)
-                        o1 = small(load_place(words, at_places + t + 5 * next_row, 0)[0] * n2 + at)
-                        o2 = small(load_place(words, at_places + t + 6 * next_row, 0)[0] * n2 + at)
-                        o3 = small(load_place(words, at_places + t + 7 * next_row, 0)[0] * n2 + at)
-                        x = join(
-                            join(real, gather_listed(z, base, kept * n2, o0, o1, o2, o3)),
-                            join(imaginary, gather_listed(z, other, kept * n2, o0, o1, o2, o3)),
-                        )
-                    else:
-                        x = join(real, imaginary)
+                    x = rows_listed(words, z, base, other, at, t)
                 else:
                     o = small(at + t * n2)
                     x = join(gather(z, base, 0, o, o, o, o), gather(z, other, 0, o, o, o, o))
@@ -173,23 +178,7 @@ def build_inverse(tile: Any, spec: Spec) -> Any:
                             i = small(i + warps)
                             continue
                     if sparse:
-                        o0 = small(load_place(words, at_places + k, 0)[0] * n2 + at)
-                        o1 = small(load_place(words, at_places + k + next_row, 0)[0] * n2 + at)
-                        o2 = small(load_place(words, at_places + k + 2 * next_row, 0)[0] * n2 + at)
-                        o3 = small(load_place(words, at_places + k + 3 * next_row, 0)[0] * n2 + at)
-                        real = gather_listed(z, base, kept * n2, o0, o1, o2, o3)
-                        imaginary = gather_listed(z, other, kept * n2, o0, o1, o2, o3)
-                        if first == 32:
-                            o0 = small(load_place(words, at_places + k + 4 * next_row, 0)[0] * n2 + at)
-                            o1 = small(load_place(words, at_places + k + 5 * next_row, 0)[0] * n2 + at)
-                            o2 = small(load_place(words, at_places + k + 6 * next_row, 0)[0] * n2 + at)
-                            o3 = small(load_place(words, at_places + k + 7 * next_row, 0)[0] * n2 + at)
-                            x = join(
-                                join(real, gather_listed(z, base, kept * n2, o0, o1, o2, o3)),
-                                join(imaginary, gather_listed(z, other, kept * n2, o0, o1, o2, o3)),
-                            )
-                        else:
-                            x = join(real, imaginary)
+                        x = rows_listed(words, z, base, other, at, k)
                     elif copied:
                         here = small(read_at + i * row_words)
                         real = load_copied(here, 4 * group_words)
