@@ -90,23 +90,14 @@ def sums_counts(
     units = channels * spec.parts * count
     known: dict[str, Any] = {"batch": batch, "channels": channels, "length": length, "units": units}
     known |= {"blocks": min(sms * resident, -(-units // per_block)), "pregate": gated, "postgate": gated}
-    if plan.order == 2:
-        n1, n2 = plan.factors
-        held = known["blocks"] * spec.warps if spec.held else 0
-        found = gradient_counts.totals_of_order_2(
-            n1, n2, spec.rows_in, in_registers=spec.in_registers, held_by=held, **known
-        )
-    else:
-        n1, n2, n3 = plan.factors
-        kept = {name: getattr(spec, name) for name in ("parts", "fold", "sums", "tables_shared")}
-        found = gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **known)
+    found = gradient_counts.of_spec(spec, **known)
     sequences = sum(found[f"read_{name}"] for name in ("u", "dy", "pregate", "postgate"))
     sums = found["written_sums"] + found.get("read_sums", 0)
     turns, points = channels * pairs * spec.parts, n // spec.parts
     shared = found["shared_read_bytes"] + found["shared_written_bytes"]
     counts = Counts(
         device_read_bytes=sequences / spec.parts,  # every part reads all, most of it from L2
-        device_write_bytes=8 * n * channels * count,
+        device_write_bytes=8 * plan.points * channels * count,
         mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
         half_flops=found["half_flops"],
         fp32_flops=found["fp32_flops"],
@@ -181,7 +172,10 @@ def work(
     if n not in plans:
         raise ValueError(f"N: got {n}; accepted: {', '.join(map(str, plans))}")
     signal = {"signal": length, "wanted": length} if length < n else {}
-    sums, count = sums_counts(plans[n].with_(**signal), batch, channels, dtype=dtype, gated=gated, gpu=gpu)
+    summed = plans[n]
+    if 2 * length <= n and dtype != "fp32":
+        summed = gradient_families.turned_plans(limit).get(n, summed)
+    sums, count = sums_counts(summed.with_(**signal), batch, channels, dtype=dtype, gated=gated, gpu=gpu)
     plan = families.default_plans(halved=2 * length <= n, dtype=dtype)[n].with_(**signal)
     variant = "gated" if gated else "plain"
     others = [name for name in needs if name == "u" or (gated and name in ("pregate", "postgate"))]
@@ -189,7 +183,7 @@ def work(
     spectra = {"u": "adjoint", "pregate": "adjoint", "postgate": "forward"}
     return Pass(
         sums,
-        channels * (8 * n * count + 4 * length),
+        channels * (8 * summed.points * count + 4 * length),
         counting.for_plan(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=float(limit)),
         len(others) - twice,
         twice,

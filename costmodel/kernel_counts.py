@@ -166,7 +166,7 @@ def totals(
     items = channels * ((batch + 1) // 2)
     words = constant_words(n1, n2, rows_in, rows_out, right_angle=right_angle)
     read, kept = rows_in * n2, rows_out * n2
-    room, gate_room = _copied(read, halves), _whole(kept, 32 * halves)
+    room, gate_room = copied(read, halves), _whole(kept, 32 * halves)
     arrays_in = 4 if pregate else 2
     sequences = 2 * batch * channels * length
     shared_read = items * (4 * words + 2 * read * arrays_in + (4 * kept if postgate else 0))
@@ -194,7 +194,7 @@ def totals(
     }
 
 
-def _copied(read: Any, halves: int) -> Any:
+def copied(read: Any, halves: int) -> Any:
     """Elements that a warp's copies of a sequence bring; where all lanes have room for two sequences, just these."""
     return read if isinstance(read, int) and read == 16 * halves else _whole(read, 32 * halves)
 
@@ -260,7 +260,7 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
     else:
         warps = (BLOCKS | (HALVED_BLOCKS if rows_out < n1 else {})).get(plan.n, WARPS)
     warps = WARPS if gated else warps
-    buffers = 4 * (_copied(read, 8) * (4 if gated else 2) + (_whole(kept, 256) if gated else 0))
+    buffers = 4 * (copied(read, 8) * (4 if gated else 2) + (_whole(kept, 256) if gated else 0))
     while 4 * words + warps * buffers > capacity_bytes and warps > 1:
         warps //= 2
     if 4 * words + warps * buffers > capacity_bytes:

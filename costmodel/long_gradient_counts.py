@@ -46,7 +46,6 @@ def _outer(gradient: Any, spec: Any, gated: bool) -> dict[str, int]:
 
 
 def _rows(gradient: Any, spec: Any, channels: int, pairs: int, units: int, blocks: int) -> dict[str, int]:
-    factors = gradient.split.inner.factors
     shape: dict[str, Any] = {
         "batch": 2 * pairs,
         "channels": gradient.split.rows * channels,
@@ -56,14 +55,4 @@ def _rows(gradient: Any, spec: Any, channels: int, pairs: int, units: int, block
         own: dict[str, Any] = {"together": spec.shape.together, "padding": spec.shape.padding}
         own |= {"guarded": False, "shares": 1, "per_share": pairs}
         return float_gradient_counts.totals(spec.factors, spec.parts, **own, **shape)
-    shape |= {"units": units, "blocks": blocks}
-    if len(factors) == 2:
-        n1, n2 = factors
-        held = blocks * spec.warps if spec.held else 0
-        return gradient_counts.totals_of_order_2(
-            n1, n2, spec.rows_in, in_registers=spec.in_registers, held_by=held, **shape
-        )
-    n1, n2, n3 = factors
-    names = ("parts", "fold", "sums", "tables_shared")
-    kept: dict[str, Any] = {name: getattr(spec, name) for name in names}
-    return gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **shape)
+    return gradient_counts.of_spec(spec, units=units, blocks=blocks, **shape)

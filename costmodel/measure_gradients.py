@@ -25,6 +25,12 @@ OP = "fftconv_gradients"
 FILTER = "filter"
 REPLAYS = 10
 SOME = (1024, 4096, 16384)
+VARIANTS = {
+    "causal": (256, 512, *SOME, 8192, 32768, 65536),
+    "gated": (256, 512, *SOME, 8192),
+    "causal-gated": (256, 512, 1024, 8192, 16384),
+}
+"""Lengths at which each is measured."""
 FIRST = (1024, 4096, 256, 16384, 65536, 32768, 2048, 8192)
 """Lengths in this order, then the others: a run may be cut short."""
 LONGEST_GRAPH = 32768
@@ -40,17 +46,16 @@ class _Data:
 
 
 def cases(*, quick: bool = False) -> Iterator[Case]:
-    """Every length in fp16; causal, gated and bf16 at some."""
+    """Every length in fp16; variants and bf16 at some."""
     from kernels_numba.gradient_families import DEFAULT_FACTORS
 
     for n in (*FIRST, *sorted(set(DEFAULT_FACTORS) - set(FIRST))):
         yield Case(n, n, "plain", "fp16")
+    for variant, lengths in () if quick else VARIANTS.items():
+        for n in lengths:
+            yield Case(n, n // 2 if "causal" in variant else n, variant, "fp16")
     for n in () if quick else SOME:
-        yield Case(n, n // 2, "causal", "fp16")
-        yield Case(n, n, "gated", "fp16")
         yield Case(n, n, "plain", "bf16")
-    if not quick:
-        yield Case(65536, 32768, "causal", "fp16")
 
 
 def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:

@@ -38,6 +38,8 @@ GRADIENTS = (
     ("gradient_float", 1024, (4, 16, 16), 65536, "fp32"),
 )
 """Family, N, factors, channels and dtype; so many channels that a worker has whole ones."""
+WHOLE = (("backward_warp", (32, 32), 65536), ("backward_block", (16, 16, 16), 16384))
+"""The same of whole backward passes in one launch, with prepared spectra."""
 GRADIENT_BATCH = 4
 FILTERS = ((1024, 2**18), (4096, 2**16), (65536, 1024))
 """N and channels: in one launch, short and longer, and in passes through device memory."""
@@ -56,6 +58,7 @@ def cases() -> list[Case]:
         *(_long(*one) for one in LONG),
         _short(),
         *(_gradient(*one) for one in GRADIENTS),
+        *(_whole(*one) for one in WHOLE),
         *(_filter(*one) for one in FILTERS),
         _odd_layer(),
         *(_probe(kind) for kind in ("copy", "mma", "group")),
@@ -225,18 +228,8 @@ def _gradient(family: str, n: int, factors: tuple[int, ...], channels: int, dtyp
             "blocks": 1,
         }
         sums, products = 8 * n * channels, 0
-        if family == "gradient_warp":
-            n1, n2 = factors
-            found = gradient_counts.totals_of_order_2(
-                n1, n2, spec.rows_in, in_registers=spec.in_registers, **known
-            )
-            products = found["mma_m16n8k16"]
-        elif family == "gradient_block":
-            n1, n2, n3 = factors
-            names = ("parts", "fold", "sums", "tables_shared")
-            kept: dict[str, Any] = {name: getattr(spec, name) for name in names}
-            found = gradient_counts.totals_of_order_3(n1, n2, n3, spec.rows_in, **kept, **known)
-            products = found["mma_m16n8k16"]
+        if dtype != "fp32":
+            products = gradient_counts.of_spec(spec, **known)["mma_m16n8k16"]
         read = 2 * item * batch * channels * n
         return _sum([(family, read + sums, products), ("filter_gradient", sums + 4 * n * channels, 0)])
 
@@ -265,6 +258,46 @@ def _gradient(family: str, n: int, factors: tuple[int, ...], channels: int, dtyp
 
     shape = f"B={batch};H={channels};N={n};" + "x".join(map(str, factors))
     return Case(launches, shape + (";fp32" if dtype == "fp32" else ""), counts, prepare)
+
+
+def _whole(family: str, factors: tuple[int, ...], channels: int) -> Case:
+    batch, plan = GRADIENT_BATCH, Plan.of(factors)
+    n = plan.n
+
+    def counts() -> dict[str, dict[str, int]]:
+        from costmodel import backward_counts
+        from kernels_numba import backward_pass
+
+        kernel = backward_pass.family_of(plan)
+        assert kernel is not None
+        known: dict[str, Any] = {"batch": batch, "channels": channels, "units": channels, "blocks": 1}
+        products = backward_counts.of_spec(kernel.make_spec(plan, "fp16"), **known, length=n)["mma_m16n8k16"]
+        sums, sequences = 8 * n * channels, 2 * batch * channels * n
+        whole = 3 * sequences + 4 * n * channels + sums  # u, dy and du; the spectrum
+        return _sum([(family, whole, products), ("filter_gradient", sums + 4 * n * channels, 0)])
+
+    def prepare(torch: Any) -> Prepared:
+        import reference
+        from kernels_numba import FFTConvGradients, prepare_filter
+
+        u, dy = (torch.randn((batch, channels, n), device="cuda").half() for _ in range(2))
+        k = torch.randn((channels, n), device="cuda") / n**0.5
+        run = FFTConvGradients(prepare_filter(k, length=n, gradients=True), batch=batch)
+        found: dict[str, Any] = {}
+
+        def call() -> None:
+            found["u"] = run(u, dy).u
+
+        def error() -> float:
+            some = [0, 1, channels // 2, channels - 1]
+            of_dy, of_k = (torch.fft.rfft(x[..., some, :].double()) for x in (dy, k))
+            exact = torch.fft.irfft(of_dy * of_k.conj(), n=n)
+            return float((found["u"][:, some].double() - exact).norm() / exact.norm())
+
+        return call, error, reference.fftconv_bound(plan.order, "fp16")
+
+    shape = f"B={batch};H={channels};N={n};" + "x".join(map(str, factors))
+    return Case((family, "filter_gradient"), shape, counts, prepare)
 
 
 # ---- filters -------------------------------------------------------------------------------------------------

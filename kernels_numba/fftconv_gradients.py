@@ -24,11 +24,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kernels_numba import complex_gradients
+from kernels_numba import backward_pass, complex_gradients
 from kernels_numba.arrays import Adapter, adapter_of
+from kernels_numba.backward_pass import BackwardPass
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, _dtype_of, _shape_of
 from kernels_numba.filter_sums import FilterGradient
+from kernels_numba.host_arrays import _write
 from kernels_numba.long_gradient import LongFilterGradient, choose
 from kernels_numba.plan_choice import check_pattern
 from kernels_numba.spectrum import Spectrum, prepare_adjoint, prepare_filter
@@ -219,6 +221,24 @@ class _Run:
     def __call__(self, u: Any, dy: Any, pregate: Any, postgate: Any) -> Gradients:
         adapter, index = self._checked(u, dy, pregate, postgate)
         found: dict[str, Any] = dict.fromkeys(NEEDS)
+        if self._at_once(pregate, postgate):
+            assert self.correlate is not None and isinstance(self.gradient, FilterGradient)
+            whole = BackwardPass(self.correlate, self.convolve, self.gradient)
+            given = u, dy, pregate, postgate
+            if index is not None:
+                return Gradients(**found | whole.launch(*given, adapter=adapter, index=index))
+            if device().is_gpu:
+                there, known, where = _sent(*given)
+                values = {
+                    name: x.host() for name, x in whole.launch(*there, adapter=known, index=where).items()
+                }
+            else:
+                values, _, _ = whole.run_cpu(*_on_host(*given))
+            found["k"] = self._as_given(values.pop("k"), u)
+            for name, x in values.items():
+                found[name] = adapter.empty_like(u)
+                _write(found[name], adapter, x)
+            return Gradients(**found)
         if self.gradient is not None:
             found["k"] = self._filter(u, dy, pregate, postgate, adapter, index)
         of_u, of_pregate = "u" in self.wanted, "pregate" in self.wanted and pregate is not None
@@ -271,23 +291,17 @@ class _Run:
         assert self.gradient is not None
         if index is not None:
             return self.gradient.launch(u, dy, pregate, postgate, adapter=adapter, index=index)
-        host: list[Any] = [
-            None if x is None else adapter_of(x, "u").host(x) for x in (u, dy, pregate, postgate)
-        ]
         if not device().is_gpu:
-            return self._as_given(self.gradient.run_cpu(*host)[0], u)
-        from kernels_numba.launch import DeviceBuffer, device_index
+            return self._as_given(self.gradient.run_cpu(*_on_host(u, dy, pregate, postgate))[0], u)
+        there, known, where = _sent(u, dy, pregate, postgate)
+        return self._as_given(self.gradient.launch(*there, adapter=known, index=where).host(), u)
 
-        warnings.warn(
-            "arrays in host memory are copied to the GPU and back; keep them there (CuPy, PyTorch, Numba) "
-            "for speed",
-            HostCopyWarning,
-            stacklevel=4,
-        )
-        where = device_index()
-        there = [None if x is None else DeviceBuffer.of(x, where) for x in host]
-        found = self.gradient.launch(*there, adapter=adapter_of(there[0], "u"), index=where)
-        return self._as_given(found.host(), u)
+    def _at_once(self, pregate: Any, postgate: Any) -> bool:
+        """Whether all gradients are wanted, and one kernel makes them."""
+        gates = {name for name, gate in (("pregate", pregate), ("postgate", postgate)) if gate is not None}
+        if not {"u", "k", *gates} <= self.wanted:
+            return False
+        return backward_pass.fits(self.correlate, self.gradient, gated=bool(gates))
 
     @staticmethod
     def _as_given(values: Any, u: Any) -> Any:
@@ -297,6 +311,24 @@ class _Run:
         import torch
 
         return torch.from_numpy(values)
+
+
+def _on_host(*arrays: Any) -> list[Any]:
+    return [None if x is None else adapter_of(x, "u").host(x) for x in arrays]
+
+
+def _sent(*arrays: Any) -> tuple[list[Any], Adapter, int]:
+    """Copies of host arrays on a GPU, their adapter, and the GPU; says that this costs time."""
+    from kernels_numba.launch import DeviceBuffer, device_index
+
+    warnings.warn(
+        "arrays in host memory are copied to the GPU and back; keep them there (CuPy, PyTorch, Numba) for speed",
+        HostCopyWarning,
+        stacklevel=5,
+    )
+    where = device_index()
+    there = [None if x is None else DeviceBuffer.of(x, where) for x in _on_host(*arrays)]
+    return there, adapter_of(there[0], "u"), where
 
 
 def _wanted(needs: Iterable[str]) -> frozenset[str]:

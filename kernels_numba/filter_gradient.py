@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_passes, float_spec, float_stages
-from kernels_numba.filter_passes import THREADS, WARPS
+from kernels_numba import filter_passes, float_spec, float_stages, gradient_passes
+from kernels_numba.filter_passes import WARPS
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.float_stages import point_places
 
@@ -44,8 +44,6 @@ FACTORS = {n: f for n, f in float_spec.DEFAULT_FACTORS.items() if shape_of(f).po
     16384: (32, 32, 16),
 }
 """By points, the factors of a transform in one block; of few points for many threads, which wait less."""
-TOGETHER = 32
-"""Rows that are added up at a time."""
 AT_ONCE = 8
 """Taps that a thread gathers at a time: a wait for a place is long."""
 
@@ -79,6 +77,8 @@ class Spec:
     dtype: str = "fp32"
     overlap: bool = False
     """Of "whole": the launch before may still run when this one starts."""
+    turned: bool = False
+    """Sums are of right-angle packing: P bins, whose transform is complex."""
 
     @property
     def shape(self) -> Shape:
@@ -99,7 +99,8 @@ class Spec:
     def room(self) -> int:
         """Words of shared memory for one filter."""
         points = self.shape.padding[2]
-        return 2 * max(points, int(natural_places(2 * self.shape.points)[-1]) + 1 if self.staged else 0)
+        whole = self.staged and not self.turned
+        return 2 * max(points, int(natural_places(2 * self.shape.points)[-1]) + 1 if whole else 0)
 
     @property
     def name(self) -> str:
@@ -108,6 +109,7 @@ class Spec:
         return (
             f"filter_gradient_{self.kind}_"
             + "x".join(map(str, [*sizes, self.places]))
+            + "_turned" * self.turned
             + "_staged" * self.staged
             + "_o" * self.overlap
         )
@@ -115,8 +117,7 @@ class Spec:
 
 def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile``."""
-    made = {"whole": _build_whole, "bins": _build_bins, "taps": _build_taps, "total": _build_total}
-    return (made | {"keep": _build_keep})[spec.kind](tile, spec)
+    return _build_whole(tile, spec) if spec.kind == "whole" else gradient_passes.build(tile, spec)
 
 
 def _build_whole(tile: Any, spec: Spec) -> Any:
@@ -125,12 +126,17 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
     Arguments: ``sums`` [rows, shares, N, 2]; ``bins`` [P, 4] of the places that make each X, in shared memory if
     staged, where the sums go to the words ``spots`` [N], else in the sums; ``roots`` [P, 2], ``table`` of twiddles,
     ``taps`` [1 or 2, W] of the words where taps lie, ``dk``; then a factor, rows, shares, K, and W (`table_width`).
+
+    Turned sums are [rows, shares, P, 2]: they are put where the first stage reads its points, and a tap is both parts
+    of the point at its word, times ``roots`` [1 or 2, 2, W].
     """
     shape = spec.shape
     stages = shape.stages
     threads, together, held = shape.threads, shape.together, shape.held
-    room, n, staged = spec.room, 2 * shape.points, spec.staged
-    quads = 8 if held % 8 == 0 else 4
+    turned, staged = spec.turned, spec.staged
+    room, n = spec.room, shape.points if turned else 2 * shape.points
+    own = n // (2 * threads)  # quads that a thread brings
+    quads = next(count for count in (8, 4, 2, 1) if own % count == 0)
     barrier = float_stages.barrier_of(tile, shape)
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -147,12 +153,14 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         tile.hermitian_shared(constants),
     )
     no_quads, add_quads = tile.zeros(4 * quads), tile.add_quads(quads, 4 * threads)
-    scatter, turns = tile.scatter_points(quads, 2 * threads), held // quads
+    scatter, turns = tile.scatter_points(quads, 2 * threads), own // quads
     starts, forward = float_stages.starts_of(tile, shape), float_stages.forward_of(tile, shape)
     put4 = tile.store_points(point_places(shape, stages[-1]))
     gather, plus, scaled = tile.gather_shared(AT_ONCE), tile.plus(AT_ONCE), tile.scaled_total(1, AT_ONCE)
     store = tile.store_floats(tuple((i * threads, (i,)) for i in range(AT_ONCE)), guarded=True)
     two, follow = spec.places > 1, tile.follow(overlap=spec.overlap)
+    get1, times = tile.load_points(point_places(shape, stages[0])), tile.multiply_floats(AT_ONCE)
+    load_turns = tile.load_floats(tuple((i * threads, (i,)) for i in range(AT_ONCE)), AT_ONCE, guarded=False)
 
     def kernel(sums, bins, spots, roots, table, taps, dk, scale, rows, shares, count, width):
         index = small(32 * warp() + lane())
@@ -179,8 +187,11 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
                 scatter(base, spots, 2 * first, v)
                 turn = small(turn + 1)
             barrier()
-            x = from_shared(base, bins, roots, j)
-            barrier()
+            if turned:
+                x = get1(at1)
+            else:
+                x = from_shared(base, bins, roots, j)
+                barrier()
         else:
             x = zeros()
             share = small(0)
@@ -197,141 +208,20 @@ def _build_whole(tile: Any, spec: Spec) -> Any:
         while first < count:
             tap = small(first + j)
             found = gather(base, taps, tap, threads)
-            if two:
+            if turned:
+                found = times(found, load_turns(roots, int64(0), 0, tap))
+                imaginary = gather(base + 1, taps, tap, threads)
+                found = plus(found, times(imaginary, load_turns(roots, int64(width), 0, tap)))
+                if two:
+                    other = int64(2) * width
+                    real = times(gather(base, taps, tap + width, threads), load_turns(roots, other, 0, tap))
+                    imaginary = gather(base + 1, taps, tap + width, threads)
+                    imaginary = times(imaginary, load_turns(roots, other + width, 0, tap))
+                    found = plus(found, plus(real, imaginary))
+            elif two:
                 found = plus(found, gather(base, taps, tap + width, threads))
             store(dk, start, limit, tap, scaled(found, scale))
             first = small(first + AT_ONCE * threads)
-
-    return kernel
-
-
-def _build_bins(tile: Any, spec: Spec) -> Any:
-    """Sums to points after the first pass.
-
-    Arguments: ``sums``, ``bins`` and ``roots`` as above, ``table`` of twiddles, ``points``; then the butterflies in
-    all, and the shares.
-    """
-    radix, step = spec.radix, spec.points // spec.radix
-    n = 2 * spec.points
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
-    zeros, add = tile.zeros(2 * radix), tile.add_hermitian(tuple(step * q for q in range(radix)))
-    dft = tile.dft_points(radix, 1, inverse=False)
-    turn, store = tile.multiply_strided(radix), tile.store_strided(radix)
-
-    def kernel(sums, bins, roots, table, points, butterflies, shares):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        valid = index < butterflies
-        now = small(index * valid)
-        row = small(divide(now, step))
-        column = small(now - row * step)
-        source = int64(row) * (shares * n)
-        x = zeros()
-        share = small(0)
-        while share < shares:
-            x = add(x, sums, source, bins, roots, column)
-            source += n
-            share = small(share + 1)
-        at = int64(row) * (radix * step) + column
-        store(points, at, step, valid, turn(dft(x), table, 4 * column, step))
-
-    return kernel
-
-
-def _build_taps(tile: Any, spec: Spec) -> Any:
-    """Points to taps.
-
-    Arguments: ``points`` [rows, P, 2], ``taps`` [1 or 2, K] of the floats of a row where taps lie, ``dk``; then a
-    factor, K, taps in all, and P.
-    """
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
-    load, total = tile.load_taps(spec.places, "fp32"), tile.scaled_total(spec.places)
-    store = tile.store_floats(((0, (0,)),), guarded=True)
-
-    def kernel(points, taps, dk, scale, count, items, n):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        now = small(index * (index < items))
-        row = small(divide(now, count))
-        tap = small(now - row * count)
-        x = load(points, int64(row) * (2 * n), taps, tap, count)
-        store(dk, int64(0), items, index, total(x, scale))
-
-    return kernel
-
-
-def _build_total(tile: Any, spec: Spec) -> Any:
-    """Rows added up, TOGETHER at a time.
-
-    Arguments: ``source`` [rows, K], ``target`` [groups, K]; then K, the sums in all, and rows.
-    """
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
-    load, plus, zeros = tile.load_floats(((0, (0,)),), 1, guarded=True), tile.plus(1), tile.zeros(1)
-    store = tile.store_floats(((0, (0,)),), guarded=True)
-
-    def kernel(source, target, count, items, rows):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        there = small(index < items)
-        now = small(index * there)
-        group = small(divide(now, count))
-        tap = small(now - group * count)
-        row = small(group * TOGETHER)
-        x = zeros()
-        turn = small(0)
-        while turn < TOGETHER:  # rows beyond the last one are zeros
-            x = plus(x, load(source, int64(row) * count, count * (row < rows), tap))
-            row = small(row + 1)
-            turn = small(turn + 1)
-        store(target, int64(0), items, index, x)
-
-    return kernel
-
-
-def _build_keep(tile: Any, spec: Spec) -> Any:
-    """Sums of spectra times a factor for each bin, four floats a thread.
-
-    Arguments: ``sums`` [rows, N, 2], in place; ``kept`` [N, 2], 1 or 0; then quads in all, and in a row.
-    """
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
-    pieces = ((0, (0, 1)), (2, (2, 3)))
-    load, multiply = tile.load_floats(pieces, 4, guarded=False), tile.multiply_floats(4)
-    store = tile.store_floats(pieces, guarded=False)
-
-    def kernel(sums, kept, quads, width):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        there = small(index < quads)
-        now = small(index * there)
-        row = small(divide(now, width))
-        at = small(4 * (now - row * width))
-        base = int64(row) * (4 * width)
-        x = load(sums, base, there, at)
-        store(sums, base, there, at, multiply(x, load(kept, int64(0), there, at)))
 
     return kernel
 
@@ -344,7 +234,7 @@ def family(spec: Any) -> Any:
     signature = {
         "whole": ("FLOATS", "WORDS", *made_of[1:], "WORDS", "FLOATS", "FLOAT", *("INT",) * 4),
         "bins": (*made_of, "FLOATS", "INT", "INT"),
-        "taps": ("FLOATS", "WORDS", "FLOATS", "FLOAT", "INT", "INT", "INT"),
+        "taps": ("FLOATS", "WORDS", *(("FLOATS",) * (1 + spec.turned)), "FLOAT", "INT", "INT", "INT"),
         "total": ("FLOATS", "FLOATS", "INT", "INT", "INT"),
         "keep": ("FLOATS", "FLOATS", "INT", "INT"),
     }[spec.kind]

@@ -78,26 +78,32 @@ class FilterGradient:
         family = gradient_families.family_of(self.plan, self.products)
         assert family is not None
         self.family = family
+        self.turned = self.plan.packing == "right-angle"
         self.pairs = -(-shape[0] // 2)
-        self._launches: dict[tuple, _Launches] = {}
+        self._launches: dict[tuple, Launches] = {}
+        self.whole_launches: dict[tuple, Launches] = {}
+        """Of a `backward_pass.BackwardPass`, which is made anew for every filter."""
 
     @property
     def _guarded(self) -> bool:
         """Whether sequences end before their transform does, or a pair has one sequence only."""
         return self.shape[2] < self.plan.n or self.shape[0] % 2 != 0
 
+    def halves(self, low_bits: int) -> int:
+        """Elements of an access, for arrays whose addresses end in ``low_bits``."""
+        length, nbytes = self.shape[2], ELEMENT_TYPES[self.dtype].itemsize
+        return next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (nbytes * v) == 0)
+
     def spec(
         self, low_bits: int = 0, *, pregate: bool = False, postgate: bool = False, where: Device | None = None
     ) -> Any:
         """The kernel that sums, on a device, for arrays whose addresses end in ``low_bits``."""
         length = self.shape[2]
-        nbytes = ELEMENT_TYPES[self.dtype].itemsize
-        halves = next(v for v in (8, 4, 2, 1) if length % v == 0 and low_bits % (nbytes * v) == 0)
         limit = where.shared_bytes_per_block if where else None
         spec = self.family.make_spec(
             self.plan,
             self.products,
-            halves=halves,
+            halves=self.halves(low_bits),
             guarded=self._guarded,
             pregate=pregate,
             postgate=postgate,
@@ -105,6 +111,9 @@ class FilterGradient:
         )
         if where and overlaps(where) and hasattr(self.family, "overlapping"):
             spec = self.family.overlapping(spec)
+        whole_rows = self.products != "fp32" and spec.rows_in * self.plan.strides[0] == length
+        if whole_rows and self.shape[0] % 2 == 0:  # all that is read is signal
+            spec = replace(spec, guarded=False)
         return spec if self.products == self.dtype else replace(spec, sequences="fp32")
 
     def shares(self, workers: int, parts: int) -> tuple[int, int]:
@@ -137,7 +146,7 @@ class FilterGradient:
             made = self._launches[key] = self._make(*key)
         return made.run(adapter, index, given)
 
-    def _make(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> _Launches:
+    def _make(self, index: int, low_bits: int, pregate: bool, postgate: bool) -> Launches:
         from kernels_numba import launch
 
         where = device(index)
@@ -153,8 +162,8 @@ class FilterGradient:
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
         arguments = (*names[:4], *(c.pointer for c in constants), "sums", *scalars)
         run = loaded.launcher(grid, arguments, names, overlap=getattr(spec, "overlap", False))
-        way = gradient_jobs.way_back(self.plan.n, where.shared_bytes_per_block or 0)
-        return _Launches(self, run, spec, shares, way, index, constants)
+        way = gradient_jobs.way_back(self.plan.n, where.shared_bytes_per_block or 0, turned=self.turned)
+        return Launches(self, run, spec, shares, way, index, constants)
 
     # ---- on the CPU body -----------------------------------------------------------------------------------
     def run_cpu(
@@ -182,14 +191,7 @@ class FilterGradient:
         shares, per_share = self.shares(workers, spec.parts)
         units = self.shape[1] * spec.parts * shares
         grid = min(-(-workers // per_block), -(-units // per_block))
-        channels, n = self.shape[1], self.plan.n
-        way = way or gradient_jobs.way_back(n, LARGEST_SHARED_BYTES)
-        host = tables(self.family, spec, self.mode, self.shape[2], self.taps, way, self.kept)
-        arrays = {name: x.reshape(-1) for name, x in host.items()}
-        sizes = {"sums": channels * shares * 2 * n, "points": channels * n, "dk": channels * self.taps}
-        totals = gradient_jobs.total_jobs(channels, self.taps) if self.shared else ()
-        sizes |= {name: channels * self.taps for job in totals for name in job.pointers}
-        arrays |= {name: _aligned(np.full(size, np.nan, np.float32)) for name, size in sizes.items()}
+        sums = _aligned(np.full(self.shape[1] * shares * 2 * self.plan.points, np.nan, np.float32))
         machine = Machine()
         kernel = self.family.build(tile(machine, spec.dtype, vocabulary_of(self.family, spec)), spec)
         constants = self.family.operands(*self.family.operand_key(spec))
@@ -202,14 +204,34 @@ class FilterGradient:
                 Buffer(name, words)
                 for name, words in zip(("constants", "tables", "roots"), constants, strict=False)
             ),
-            Buffer("sums", arrays["sums"]),
+            Buffer("sums", sums),
         ]
         scalars = (units, grid * per_block, shares, per_share, self.pairs, *self.shape)
         counters = machine.run(kernel, grid, spec.warps, spec.shared_bytes // 4, [*buffers, *scalars])
+        found, after = self.back_cpu(spec, shares, sums, way=way)
+        return found, counters, after
+
+    def back_cpu(
+        self, spec: Any, shares: int, sums: NDArray[np.float32], *, way: str | None = None
+    ) -> tuple[NDArray[np.float32], Counters]:
+        """From sums to taps on the CPU body: the gradient, and what was counted."""
+        from kernels_numba.host_arrays import _aligned
+        from kernels_numba.tile.cpu_vocabularies import tile
+        from kernels_numba.tile.machine import Buffer, Machine
+
+        channels, n = self.shape[1], self.plan.n
+        way = way or gradient_jobs.way_back(n, LARGEST_SHARED_BYTES, turned=self.turned)
+        host = tables(self.family, spec, self.mode, self.shape[2], self.taps, way, self.kept)
+        arrays = {name: x.reshape(-1) for name, x in host.items()} | {"sums": sums}
+        sizes = {"points": channels * n, "dk": channels * self.taps}
+        totals = gradient_jobs.total_jobs(channels, self.taps) if self.shared else ()
+        sizes |= {name: channels * self.taps for job in totals for name in job.pointers}
+        arrays |= {name: _aligned(np.full(size, np.nan, np.float32)) for name, size in sizes.items()}
         after = Machine()
         _, scale = self.family.sums_layout(spec)
         places, zeros = host["taps"].shape[0], bool(self.kept)
-        todo = gradient_jobs.jobs(n, channels, shares, self.taps, places, scale, way=way, zeros=zeros)
+        how: dict[str, Any] = {"way": way, "zeros": zeros, "turned": self.turned}
+        todo = gradient_jobs.jobs(n, channels, shares, self.taps, places, scale, **how)
         for job in (*todo, *totals):
             names = ["rows0" if totals and job in todo and name == "dk" else name for name in job.pointers]
             kernel = filter_gradient.family(job.spec).build(tile(after, job.spec.dtype, "float"), job.spec)
@@ -221,7 +243,7 @@ class FilterGradient:
                 [*(Buffer(name, arrays[name]) for name in names), *job.scalars],
             )
         found = arrays["dk"][: self.taps] if self.shared else arrays["dk"].reshape(channels, self.taps)
-        return found, counters, after.counters
+        return found, after.counters
 
 
 def overlaps(where: Device) -> bool:
@@ -229,7 +251,7 @@ def overlaps(where: Device) -> bool:
     return where.capability is not None and where.capability >= HOPPER
 
 
-class _Launches:
+class Launches:
     """All launches of one gradient on one GPU, for arrays of one alignment and gates; made at first use."""
 
     def __init__(
@@ -275,6 +297,7 @@ class _Launches:
             if rows not in by_rows:
                 how = n, rows, shares, taps, places, scale
                 choices = {"way": way, "zeros": bool(gradient.kept), "overlap": overlaps(device(index))}
+                choices["turned"] = gradient.turned
                 by_rows[rows] = launches(gradient_jobs.jobs(*how, **choices))
             self.chunks.append((first, by_rows[rows]))
         totals = gradient_jobs.total_jobs(channels, taps) if gradient.shared else ()
@@ -284,8 +307,8 @@ class _Launches:
     def run(self, adapter: Adapter, index: int, given: list[int]) -> Any:
         """Launch everything; the gradient."""
         gradient, stream, empty = self.gradient, adapter.stream(index), adapter.empty
-        channels, taps, n = gradient.shape[1], gradient.taps, gradient.plan.n
-        sums = empty(index, (channels, self.shares, 2 * n), np.float32)
+        channels, taps, bins = gradient.shape[1], gradient.taps, gradient.plan.points
+        sums = empty(index, (channels, self.shares, 2 * bins), np.float32)
         points = empty(index, (max(self.points, 1),), np.float32)
         dk = empty(index, (taps,) if gradient.shared else (channels, taps), np.float32)
         partial = [empty(index, (rows, taps), np.float32) for rows in self.rows]
@@ -293,7 +316,7 @@ class _Launches:
         at = {name: adapter_of(x, name).pointer(x) for name, x in arrays.items()}
         at |= {name: buffer.pointer for name, buffer in self.tables.items()}
         self.sums(stream, *given, at["sums"])
-        advance = {"sums": 8 * n * self.shares, "dk": 4 * taps}
+        advance = {"sums": 8 * bins * self.shares, "dk": 4 * taps}
         first_target = at["rows0"] if partial else at["dk"]
         for first, launches in self.chunks:
             now = at | {"dk": first_target}
@@ -310,7 +333,7 @@ def tables(
     """What the way back to taps reads beside sums."""
     order, _ = family.sums_layout(spec)
     places = places_of_taps(mode, length, taps, spec.n)
-    return gradient_jobs.tables(order, taps, *places, way=way, kept=kept)
+    return gradient_jobs.tables(order, taps, *places, way=way, kept=kept, turned=order.size < spec.n)
 
 
 @lru_cache(maxsize=32)

@@ -44,15 +44,16 @@ def build(tile: Any, spec: Spec) -> Any:
         spec.sums == "shared",
         spec.tables_shared,
     )
-    half = spec.sums == "half"
+    half, right, served = spec.sums == "half", spec.right_angle, spec.served
+    reloaded = spec.reloaded
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
     in_tiles = spec.rows_in // 16
-    my_strips, my_rows = spec.strips // warps, spec.slots // warps
+    my_strips, my_rows, my_sums = spec.strips // warps, spec.slots // warps, spec.kept // warps
     outer = rows // 8 * 4  # registers of the real parts of a packed strip
     inner = q // 64  # registers of the real parts of a packed inner matrix
     log_per_row = (n3 // 16).bit_length() - 1
-    part_points = spec.slots * q
+    part_points = spec.kept * q  # of sums and of outer twiddles
 
     # Where things lie in shared memory.
     factor_part = rows * spec.rows_in // 2
@@ -66,8 +67,10 @@ def build(tile: Any, spec: Spec) -> Any:
     exchange_words = spec.exchange_words
     at_sums = at_exchange + 2 * exchange_words
     at_stage = at_sums + (2 * part_points if in_shared else 0)
-    es, eb = spec.row_words, spec.row_pair_words
+    es, es2, eb = spec.row_words, spec.pair_words, spec.row_pair_words
+    slot_words = es2 if right else es  # from the k1 of an output of A to the next one's
     stage_words, sequence_words = spec.stage_words, spec.rows_in * STRIP // 2
+    strip_words = 32 * rows // served  # of outer twiddles
     copy_rows, gate_at = tile.copy_pieces(copy_pieces(spec), halves, guarded=guarded), 4 * sequence_words
 
     lane, warp, block, divide, small, int64 = (
@@ -85,14 +88,16 @@ def build(tile: Any, spec: Spec) -> Any:
     load_rows, gate = tile.load_shared(8 * in_tiles, 2), tile.multiply(8 * in_tiles)
     first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
-    stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
-    stage1_later = tile.dft_rows(t1, 4, in_tiles, inverse=False)  # of parts without a self-paired k1
-    pack_outer, multiply_outer, no_strip = (
-        tile.pack(2 * outer),
-        tile.multiply_complex(outer),
-        tile.no_sums(outer),
-    )
-    load_table_shared, load_table = tile.load_shared(2 * outer, 4), tile.load_global(2 * outer, 4)
+    if right:
+        stage1 = stage1_later = tile.mma_to_parts(t1, 4, in_tiles)
+        multiply_outer = tile.multiply_complex_shared(outer // 2)
+    else:
+        stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
+        stage1_later = tile.dft_rows(t1, 4, in_tiles, inverse=False)  # of parts without a self-paired k1
+        multiply_outer = tile.multiply_complex(outer)
+    turned = outer // served
+    pack_outer, pack_table, no_strip = tile.pack(2 * outer), tile.pack(2 * turned), tile.no_sums(turned)
+    load_table_shared, load_table = tile.load_shared(2 * turned, 4), tile.load_global(2 * turned, 4)
     put_first = tile.store_shared_pieces(first_exchange_pieces(spec))
     # B
     get_first = tile.load_pieces(first_exchange_reads(spec), 4 * t2 * j2)
@@ -152,7 +157,7 @@ def build(tile: Any, spec: Spec) -> Any:
         read_at = small(mine + t * 16 + (((2 * (g & 1) + (g >> 2)) ^ (t >> 1)) << 2) + 2 * ((g >> 1) & 1))
         fold_part = small(divide(g, lanes))  # of the columns; 0 unless the outer factor is 8
         output = small(g - fold_part * lanes)
-        first_put = small(at_exchange + output * es + fold_part * (n2 // (2 * fold) * eb) + 8 * t)
+        first_put = small(at_exchange + output * slot_words + fold_part * (n2 // (2 * fold) * eb) + 8 * t)
         first_get = small(at_exchange + t * eb + 4 * g)
         copy_row = small((index * halves) >> 5)
         copy_column = small((index * halves) & 31)
@@ -164,7 +169,7 @@ def build(tile: Any, spec: Spec) -> Any:
 
         my_strip = small(w * my_strips)
         end_strip = small(my_strip + turns_of(my_strips))
-        end_row = turns_of(my_rows)
+        end_sums = turns_of(my_sums)
         end_inner = turns_of(2 * my_rows)
         other_sequence = int64(channels) * length
 
@@ -189,21 +194,21 @@ def build(tile: Any, spec: Spec) -> Any:
             kept = no_sums()
             more = no_sums()
             blank = pack_inner(no_sums())
-            row = small(0)
-            while row < end_row:
-                slot = small(w * my_rows + row)
+            k1 = small(0)
+            while k1 < end_sums:
+                slot = small(w * my_sums + k1)
                 if in_shared:
                     at = small(at_sums + slot * (2 * q) + c)
                     clear(at, at, at, at, blank)
                 elif not in_registers:
-                    if not half or row > 0:
+                    if not half or k1 > 0:
                         store_sums(sums, at_unit + slot * (2 * q), no_sums())
-                row = small(row + 1)
+                k1 = small(k1 + 1)
             while p < end:
                 # ---- A: contract n1 for this warp's strips, of u and of dy, whose twiddles are the same
                 strip = my_strip
                 side = small(0)
-                table = pack_outer(no_strip())
+                table = pack_table(no_strip())
                 while strip < end_strip:
                     if turn >= 0:
                         wait_strip()
@@ -269,17 +274,17 @@ def build(tile: Any, spec: Spec) -> Any:
                     commit()
                     if turn >= 0:
                         factor = load_f1(part * factor_part + c, 128)
-                        if parts == 1:
+                        if parts == 1 or right:
                             z = pack_outer(stage1(factor, x))
                         elif part == 0:
                             z = pack_outer(stage1(factor, x))
                         else:
                             z = pack_outer(stage1_later(factor, x))
-                        if side == 0:
+                        if side == 0 or reloaded:
                             if tables_shared:
-                                table = load_table_shared(at_tables + strip * (32 * rows) + c, 128)
+                                table = load_table_shared(at_tables + strip * strip_words + c, 128)
                             else:
-                                table = load_table(tables, part * part_points + strip * (32 * rows) + c, 128)
+                                table = load_table(tables, part * part_points + strip * strip_words + c, 128)
                         to = small(first_put + side * exchange_words + (strip >> log_per_row) * eb)
                         to = small(to + 32 * (strip & (n3 // 16 - 1)))
                         put_first(to, to, to, to, multiply_outer(z, table))
@@ -295,25 +300,31 @@ def build(tile: Any, spec: Spec) -> Any:
                 while inner_turn < end_inner:
                     row = small(inner_turn >> 1)
                     side = small(inner_turn & 1)
+                    k1 = row
                     slot = small(w * my_rows + row)
-                    at = small(first_get + side * exchange_words + slot * es)
+                    place = small(slot * es)
+                    if right:  # of both sequences in turn
+                        k1 = small(row >> 1)
+                        place = small((slot >> 1) * es2 + (slot & 1) * es)
+                    slot = small(w * my_sums + k1)
+                    at = small(first_get + side * exchange_words + place)
                     x2 = get_first(at, at, at, at)
                     z2 = multiply_inner(
                         pack_inner(stage2(load_f2(at_f2 + c, 128), x2)), load_inner(at_t2 + c, 128)
                     )
                     spectrum = stage3(to_a(z2), load_f3(at_f3 + c, 128))
-                    at = small(at_exchange + slot * es + c)
+                    at = small(at_exchange + place + c)
                     if side == 0:
                         warp_sync()  # all lanes have read what is overwritten now
                         put_spectrum(at, at, at, at, pack_inner(spectrum))
                     else:
                         z3 = load_inner(at, 128)
                         if in_registers:
-                            if row == 0:
+                            if k1 == 0:
                                 kept = correlate(kept, z3, spectrum)
                             else:
                                 more = correlate(more, z3, spectrum)
-                        elif half and row == 0:
+                        elif half and k1 == 0:
                             kept = correlate(kept, z3, spectrum)
                         elif in_shared:
                             correlate_shared(at_sums + slot * (2 * q) + c, z3, spectrum)
@@ -323,16 +334,16 @@ def build(tile: Any, spec: Spec) -> Any:
                 barrier()  # the exchanges are free again
                 p = small(p + 1)
             if in_registers or half:
-                store_sums(sums, at_unit + w * (my_rows * 2 * q), kept)
+                store_sums(sums, at_unit + w * (my_sums * 2 * q), kept)
             if in_registers:
-                if my_rows > 1:
-                    store_sums(sums, at_unit + (w * my_rows + 1) * (2 * q), more)
+                if my_sums > 1:
+                    store_sums(sums, at_unit + (w * my_sums + 1) * (2 * q), more)
             elif in_shared:
-                row = small(0)
-                while row < end_row:
-                    slot = small(w * my_rows + row)
+                k1 = small(0)
+                while k1 < end_sums:
+                    slot = small(w * my_sums + k1)
                     store_sums(sums, at_unit + slot * (2 * q), load_sums(at_sums + slot * (2 * q) + c, 128))
-                    row = small(row + 1)
+                    k1 = small(k1 + 1)
             unit = small(unit + workers)
 
     return kernel

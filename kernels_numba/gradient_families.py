@@ -34,6 +34,20 @@ DEFAULT_FACTORS: dict[int, tuple[tuple[int, ...], ...]] = {
     65536: ((64, 32, 32),),
 }
 """For every transform length the factors measured fastest on an H200, then some that need less shared memory."""
+RIGHT_ANGLE_FACTORS: dict[int, tuple[int, ...]] = {
+    512: (16, 16),
+    768: (24, 16),
+    1024: (32, 16),
+    1536: (48, 16),
+    8192: (16, 16, 16),
+    12288: (24, 16, 16),
+    16384: (16, 16, 32),
+    24576: (24, 16, 32),
+    32768: (16, 32, 32),
+    49152: (24, 32, 32),
+    65536: (32, 32, 32),
+}
+"""The same for sequences of at most half a length, by right-angle packing."""
 FLOAT_FACTORS = {prod(f): (f,) for f in gradient_float.FACTORS}
 """Those of fp32."""
 
@@ -51,11 +65,24 @@ def default_plans(limit: int = LARGEST_SHARED_BYTES, dtype: str = "fp16") -> dic
     for n, lists in sorted((FLOAT_FACTORS if dtype == "fp32" else DEFAULT_FACTORS).items()):
         for factors in lists:
             plan = Plan(n, factors)
-            family = family_of(plan, dtype)
-            gated = {"pregate": True, "postgate": True}  # takes more
-            if family and family.make_spec(plan, dtype, shared_limit=0, **gated).shared_bytes <= limit:
+            if family_of(plan, dtype) and _least_shared(plan, dtype) <= limit:
                 found[n] = plan
                 break
+    return found
+
+
+@cache
+def turned_plans(limit: int = LARGEST_SHARED_BYTES) -> dict[int, Plan]:
+    """The same for sequences of at most half a transform's length and products of half precision."""
+    plans = {n: Plan(n, factors, packing="right-angle") for n, factors in RIGHT_ANGLE_FACTORS.items()}
+    return {n: plan for n, plan in plans.items() if _least_shared(plan, "fp16") <= limit}
+
+
+def _least_shared(plan: Plan, dtype: str) -> int:
+    """Bytes of shared memory a block that a plan's kernel needs, with gates, which take more."""
+    family = family_of(plan, dtype)
+    assert family is not None
+    found: int = family.make_spec(plan, dtype, shared_limit=0, pregate=True, postgate=True).shared_bytes
     return found
 
 
@@ -85,6 +112,8 @@ def choose(
             chosen = plans[length]
         elif fitting:
             chosen = plans[fitting[0]]
+            if 2 * length <= chosen.n and dtype != "fp32":
+                chosen = turned_plans(limit).get(chosen.n, chosen)
         else:
             longest = plans[max(plans)]
             raise ValueError(
@@ -95,3 +124,4 @@ def choose(
 
 
 assert all(prod(factors) == n for n, lists in DEFAULT_FACTORS.items() for factors in lists)
+assert all(2 * prod(factors) == n for n, factors in RIGHT_ANGLE_FACTORS.items())

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba import filter_passes, filter_transform, float_spec
-from kernels_numba.filter_gradient import FACTORS, NONE, TOGETHER, Spec, natural_places, table_width
+from kernels_numba.filter_gradient import FACTORS, NONE, Spec, natural_places, table_width
 from kernels_numba.filter_passes import THREADS
 from kernels_numba.filter_transform import factors_of
 from kernels_numba.float_spec import shape_of
+from kernels_numba.gradient_passes import TOGETHER
 from monarch.index import natural_order_of
 
 LARGEST = 16
@@ -22,12 +23,12 @@ STAGED, WHOLE, PASSES = "staged", "whole", "passes"
 """Ways back to taps: in a block with all bins in shared memory, with half of them, and through device memory."""
 
 
-def way_back(n: int, limit: int) -> str:
-    """The way for N samples, with ``limit`` bytes of shared memory a block."""
+def way_back(n: int, limit: int, *, turned: bool = False) -> str:
+    """The way for N samples, with ``limit`` bytes of shared memory a block; ``turned``: by right-angle packing."""
     if n // 2 not in FACTORS:
         return PASSES
-    for way in (STAGED, WHOLE):
-        if Spec("whole", FACTORS[n // 2], staged=way == STAGED).shared_bytes <= limit:
+    for way in (STAGED,) if turned else (STAGED, WHOLE):
+        if Spec("whole", FACTORS[n // 2], staged=way == STAGED, turned=turned).shared_bytes <= limit:
             return way
     return PASSES
 
@@ -64,6 +65,25 @@ def tap_places(
     return found
 
 
+def turned_taps(
+    places: NDArray[np.intp], n: int, width: int, targets: NDArray[np.intp], sources: NDArray[np.intp]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The same with right-angle packing: where the points lie that hold taps, and what both parts are multiplied by.
+
+    The point l is turned back by l / P of a right angle; then its real part is the tap of lag l, its imaginary part
+    that of lag l - P. Factors are [1 or 2, parts, W].
+    """
+    points = n // 2
+    where = tap_places(places, n, width, 2 * (targets % points), sources)
+    back, lag = np.divmod(targets, points)
+    turn = np.exp(0.5j * np.pi * lag / points) * np.where(back, -1j, 1)
+    factors = np.zeros((where.shape[0], 2, width), np.float32)
+    _, first = np.unique(sources, return_index=True)
+    for row, some in enumerate((first, np.setdiff1d(np.arange(sources.size), first))[: where.shape[0]]):
+        factors[row][:, sources[some]] = turn[some].real, -turn[some].imag
+    return where, factors
+
+
 def tables(
     order: NDArray[np.intp],
     taps: int,
@@ -72,12 +92,14 @@ def tables(
     *,
     way: str,
     kept: bytes = b"",
+    turned: bool = False,
 ) -> dict[str, NDArray]:
     """All that the kernels read beside sums, whose points are the bins ``order``, by name.
 
     ``kept``: booleans [N] by frequency, whether the filter's spectrum is not zero there; empty if it is nowhere.
+    ``turned``: sums are N / 2 of right-angle packing.
     """
-    n = order.size
+    n = order.size * (2 if turned else 1)
     points = n // 2
     if way != PASSES:
         shape = shape_of(FACTORS[points])
@@ -87,6 +109,16 @@ def tables(
         at = natural_order_of(factors_of(points, LARGEST))
         twiddle = filter_transform.tables(points, "fp16", LARGEST)[0]
     width = taps if way == PASSES else table_width(taps, points)
+    if turned:
+        where, turns = turned_taps(at, n, width, targets, sources)
+        spots = 2 * shape_of(FACTORS[points]).at(order) if way == STAGED else np.zeros(1)
+        return {
+            "bins": 2 * np.argsort(order).astype(np.int32),
+            "spots": spots.astype(np.int32),
+            "roots": turns,
+            "table": twiddle,
+            "taps": where,
+        }
     return {
         "bins": 2 * bin_places(natural_places(n)) if way == STAGED else bin_places(np.argsort(order)),
         "spots": (2 * natural_places(n)[order]).astype(np.int32) if way == STAGED else np.zeros(1, np.int32),
@@ -119,18 +151,21 @@ def jobs(
     way: str,
     zeros: bool = False,
     overlap: bool = False,
+    turned: bool = False,
 ) -> tuple[Job, ...]:
     """The launches for ``rows`` filters, in order; they leave dk [rows, taps].
 
-    ``zeros``: tables have ``kept``. ``overlap``: launches can begin before the one before has ended.
+    ``zeros``: tables have ``kept``. ``overlap``: launches can begin before the one before has ended. ``turned``: sums
+    are of right-angle packing.
     """
     if zeros:
         quads = rows * shares * (n // 2)
         keep = Job(Spec("keep"), -(-quads // THREADS), ("sums", "kept"), (quads, n // 2))
         return (keep, *jobs(n, rows, shares, taps, places, scale, way=way, overlap=overlap))
-    points, scale = n // 2, scale / 2
+    points, scale = n // 2, scale * (1.0 if turned else 0.5)
     if way != PASSES:
-        spec = Spec("whole", FACTORS[points], places=places, staged=way == STAGED, overlap=overlap)
+        how: dict[str, Any] = {"staged": way == STAGED, "overlap": overlap, "turned": turned}
+        spec = Spec("whole", FACTORS[points], places=places, **how)
         names = ("sums", "bins", "spots", "roots", "table", "taps", "dk")
         width = table_width(taps, points)
         return (Job(spec, -(-rows // spec.shape.together), names, (scale, rows, shares, taps, width)),)
@@ -142,7 +177,7 @@ def jobs(
         butterflies = rows * (points // radix)
         grid = -(-butterflies // THREADS)
         if i == 0:
-            first = Spec("bins", radix=radix, points=points)
+            first = Spec("bins", radix=radix, points=points, turned=turned)
             pointers = ("sums", "bins", "roots", "table", "points")
             found.append(Job(first, grid, pointers, (butterflies, shares)))
         elif step == 1 and filter_transform.in_blocks(points, radix):
@@ -153,8 +188,9 @@ def jobs(
             passed = ("table", "points", "points", "points")
             found.append(Job(later, grid, passed, (butterflies, step, starts[i])))
     items = rows * taps
-    last = Spec("taps", places=places)
-    found.append(Job(last, -(-items // THREADS), ("points", "taps", "dk"), (scale, taps, items, points)))
+    last, turns = Spec("taps", places=places, turned=turned), ("roots",) if turned else ()
+    names = ("points", "taps", *turns, "dk")
+    found.append(Job(last, -(-items // THREADS), names, (scale, taps, items, points)))
     return tuple(found)
 
 

@@ -24,10 +24,10 @@ from kernels_numba.operands import columns_to_a, factor_scale
 from kernels_numba.tile import layout
 from kernels_numba.warp_operands import _maps, constants
 from kernels_numba.warp_pieces import copy_pieces
-from kernels_numba.warp_spec import FACTORS, HALVES_PER_COPY
+from kernels_numba.warp_spec import FACTORS, HALVES_PER_COPY, RIGHT_ANGLE
 from monarch import Plan
 
-PACKINGS = {"pair": FACTORS}
+PACKINGS = {"pair": FACTORS, "right-angle": RIGHT_ANGLE}
 """Which plans this kernel takes."""
 IN_REGISTERS = 1024
 """Sums of longer transforms are kept in shared memory."""
@@ -53,11 +53,23 @@ class Spec:
     warps: int = 4
     overlap: bool = False
     """The launch before may still run when this one starts."""
+    right_angle: bool = False
+    """Two real sequences of at most N / 2 samples as complex ones of N / 2 each: the N1 rows are k1 of both."""
 
     @property
     def n(self) -> int:
         """Transform length N."""
         return self.n1 * self.n2
+
+    @property
+    def served(self) -> int:
+        """How many sequences have tables and sums in common."""
+        return 2 if self.right_angle else 1
+
+    @property
+    def bins(self) -> int:
+        """Points of the sums."""
+        return self.n // self.served
 
     @property
     def parts(self) -> int:
@@ -67,7 +79,7 @@ class Spec:
     @property
     def in_registers(self) -> bool:
         """Where the sums are kept."""
-        return self.n <= IN_REGISTERS
+        return self.bins <= IN_REGISTERS
 
     @property
     def held(self) -> bool:
@@ -78,7 +90,8 @@ class Spec:
     def name(self) -> str:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
-        shape, guard = f"{self.n1}x{self.n2}_in{self.rows_in}", "_guarded" if self.guarded else ""
+        shape = f"{self.n1}x{self.n2}{'_right' * self.right_angle}_in{self.rows_in}"
+        guard = "_guarded" * self.guarded
         how = f"_w{self.warps}" + "_o" * self.overlap
         return f"fftconv_dk_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}{how}"
 
@@ -95,12 +108,12 @@ class Spec:
     @property
     def constant_words(self) -> int:
         """Words of the constant operands, those of the forward stages."""
-        return (self.n1 * self.rows_in + self.n2 * self.n2) // 2 + self.n
+        return (self.n1 * self.rows_in + self.n2 * self.n2) // 2 + self.bins
 
     @property
     def warp_words(self) -> int:
         """Two buffers, of u and of dy, and the sums."""
-        return 2 * self.stage_words + (0 if self.in_registers else 2 * self.n)
+        return 2 * self.stage_words + (0 if self.in_registers else 2 * self.bins)
 
     @property
     def shared_bytes(self) -> int:
@@ -121,13 +134,17 @@ def make_spec(
     """The kernel for a plan. Raises ``ValueError`` when this kernel cannot run the plan."""
     if plan.factors not in PACKINGS.get(plan.packing, ()):
         raise ValueError(
-            f"plan: {plan} has no order-2 kernel for the filter's gradient; accepted are {FACTORS} with packing 'pair'"
+            f"plan: {plan} has no order-2 kernel for the filter's gradient; accepted are {FACTORS} with packing "
+            f"'pair', {RIGHT_ANGLE} with packing 'right-angle'"
         )
     n1, n2 = plan.factors
+    right_angle = plan.packing == "right-angle"
+    if right_angle:  # the k1 of both sequences
+        n1 *= 2
     signal = plan.signal or plan.n
     rows_in = 16 * -(-signal // (16 * n2))
     guarded = signal < plan.n if guarded is None else guarded
-    spec = Spec(n1, n2, dtype, rows_in, halves, guarded, pregate, postgate)
+    spec = Spec(n1, n2, dtype, rows_in, halves, guarded, pregate, postgate, right_angle=right_angle)
     while spec.shared_bytes > shared_limit and spec.warps > 1:
         spec = replace(spec, warps=spec.warps // 2)
     return spec
@@ -137,12 +154,13 @@ def build(tile: Any, spec: Spec) -> Any:
     """The kernel function of ``spec``, written in the operations of ``tile`` (the GPU's or the CPU's body).
 
     Arguments of the kernel: buffers of half elements ``u``, ``pre``, ``dy``, ``post``; ``words`` of the constants;
-    float32 ``sums`` [units, N, 2]; then the number of units, workers in all, shares of a channel's pairs, pairs a
+    float32 ``sums`` [units, bins, 2]; then the number of units, workers in all, shares of a channel's pairs, pairs a
     share, pairs, batch size, channels, and the sequence length L.
     """
     n1, n2 = spec.n1, spec.n2
     row_tiles, column_tiles, in_tiles, k2_tiles = n1 // 16, n2 // 8, spec.rows_in // 16, n2 // 16
-    packed, read = n1 * n2 // 64, spec.rows_in * n2 // 64
+    packed, read, served = n1 * n2 // 64, spec.rows_in * n2 // 64, spec.served
+    own = packed // served  # of tables and sums
     warps, halves, guarded, in_registers = spec.warps, spec.halves, spec.guarded, spec.in_registers
     gated_in, gated_out = spec.pregate, spec.postgate
     log_columns, column_mask, row_words = n2.bit_length() - 1, n2 - 1, n2 // 2
@@ -150,14 +168,14 @@ def build(tile: Any, spec: Spec) -> Any:
     swizzle = 2 if n2 == 32 else 0  # see `fused_warp`
 
     at_t1 = n1 * spec.rows_in // 2
-    at_f2 = at_t1 + spec.n
+    at_f2 = at_t1 + spec.bins
     total = spec.constant_words
     constant_rounds = total // 128
     sequence_words, stage_words, warp_words = spec.sequence_words, spec.stage_words, spec.warp_words
     copy_rows, gate_at, n = (
         tile.copy_pieces(copy_pieces(spec, swizzle), halves, guarded=guarded),
         4 * sequence_words,
-        spec.n,
+        spec.bins,
     )
 
     lane, warp, block, divide, small, int64 = (
@@ -179,13 +197,18 @@ def build(tile: Any, spec: Spec) -> Any:
     chunk = column_tiles // 2  # words of a lane's contiguous columns
     load_rows = tile.load_shared(4 * in_tiles * chunk, chunk)
     load_f1 = tile.load_shared(row_tiles * in_tiles * 4, 4)
-    load_twiddle = tile.load_shared(2 * packed, 4)
+    load_twiddle = tile.load_shared(2 * own, 4)
     load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)
-    stage1 = tile.dft_rows(row_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
+    if spec.right_angle:
+        stage1 = tile.mma_to_parts(row_tiles, column_tiles, in_tiles)
+        multiply = tile.multiply_complex_shared(own)
+    else:
+        stage1 = tile.dft_rows(row_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
+        multiply = tile.multiply_complex(packed)
     stage2 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=False)
-    pack, multiply, gate, join = (
+    pack, pack_sums, gate, join = (
         tile.pack(2 * packed),
-        tile.multiply_complex(packed),
+        tile.pack(2 * own),
         tile.multiply(read),
         tile.join,
     )
@@ -198,13 +221,14 @@ def build(tile: Any, spec: Spec) -> Any:
         )
     )
     to_a = tile.select(columns_to_a(n1, n2))
+    nothing = tile.no_sums(packed)
     no_sums, correlate, store_sums = (
-        tile.no_sums(packed),
-        tile.correlate(packed),
-        tile.store_sums_global(packed),
+        tile.no_sums(own),
+        tile.correlate(own, served),
+        tile.store_sums_global(own),
     )
-    correlate_shared, load_sums = tile.correlate_shared(packed), tile.load_shared(4 * packed, 4)
-    clear = tile.store_shared_pieces(tuple((0, 128 * i, (0, 0, 0, 0)) for i in range(packed)))
+    correlate_shared, load_sums = tile.correlate_shared(own), tile.load_shared(4 * own, 4)
+    clear = tile.store_shared_pieces(tuple((0, 128 * i, (0, 0, 0, 0)) for i in range(own)))
 
     def kernel(
         u, pre, dy, post, words, sums, units, workers, shares, per_share, pairs, batch, channels, length
@@ -250,14 +274,14 @@ def build(tile: Any, spec: Spec) -> Any:
             f1 = load_f1(c, 128)
             twiddle = load_twiddle(at_t1 + c, 128)
             f2 = load_f2(at_f2 + c, 128)
-        z = pack(no_sums())
+        z = pack(nothing())
         while unit < units:
             h = small(divide(unit, shares))
             p = small((unit - h * shares) * per_share)
             end = small(min(p + per_share, pairs))
             kept = no_sums()
             if not in_registers:
-                blank = pack(no_sums())
+                blank = pack_sums(no_sums())
                 clear(my_sums, my_sums, my_sums, my_sums, blank)
             while p < end:
                 base = (2 * int64(next_p) * channels + next_h) * length
@@ -360,18 +384,26 @@ def workers(spec: Spec) -> int:
 
 def operand_key(spec: Spec) -> tuple:
     """What the constant buffers depend on."""
-    return (spec.n1, spec.n2, spec.rows_in, spec.dtype)
+    return (spec.n1 // spec.served, spec.n2, spec.rows_in, spec.dtype, spec.right_angle)
 
 
 @lru_cache(maxsize=64)
-def operands(n1: int, n2: int, rows_in: int, dtype: str) -> tuple[NDArray[np.int32], ...]:
-    """The constant buffers: factors and twiddles of the forward stages, the first of `warp_operands.constants`."""
-    return (constants(n1, n2, rows_in, dtype)[: (n1 * rows_in + n2 * n2) // 2 + n1 * n2],)
+def operands(
+    n1: int, n2: int, rows_in: int, dtype: str, right_angle: bool = False
+) -> tuple[NDArray[np.int32], ...]:
+    """The constant buffers: factors and twiddles of the forward stages, the first of `warp_operands.constants`.
+
+    With right-angle packing n1 is the factor N1.
+    """
+    words = (n1 * rows_in * (2 if right_angle else 1) + n2 * n2) // 2 + n1 * n2
+    return (constants(n1, n2, rows_in, dtype, right_angle=right_angle)[:words],)
 
 
 def sums_layout(spec: Spec) -> tuple[NDArray[np.intp], float]:
     """The bin at each point of a unit's sums, and what the sums are to be multiplied by."""
-    at = _maps(spec.n1, spec.n2)
-    rows, columns = layout.c_index(spec.n1 // 8, spec.n2 // 8)
-    order = at.k1[rows] + spec.n1 * at.k2[columns]
-    return order.reshape(-1), factor_scale(spec.n2, 0.5, spec.dtype) ** -2
+    n1, n2 = spec.n1 // spec.served, spec.n2
+    at = _maps(n1, n2)
+    k1 = np.arange(n1) if spec.right_angle else at.k1
+    rows, columns = layout.c_index(n1 // 8, n2 // 8)
+    order = k1[rows] + n1 * at.k2[columns]
+    return order.reshape(-1), factor_scale(n2, 0.5, spec.dtype) ** -2

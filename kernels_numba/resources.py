@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels_numba import (
+    backward_pass,
     filter_gradient,
     filter_passes,
     filter_short,
@@ -181,7 +182,7 @@ def _order_4() -> Iterator[tuple[Any, Any]]:
 
 
 def _gradients() -> Iterator[tuple[Any, Any]]:
-    """Gradients in the filter: each way to keep sums, gated ones, bf16, fp32; and between taps and spectra."""
+    """Gradients in the filter: each way to keep sums, gated ones, half signals, bf16, fp32; and to and from taps."""
     for factors, dtype, gated in (
         ((16, 16), "fp16", True),
         ((32, 32), "fp16", False),
@@ -198,10 +199,31 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
         family = gradient_families.family_of(plan, dtype)
         assert family is not None
         yield family, family.make_spec(plan, dtype, guarded=gated, pregate=gated, postgate=gated)
+    for n, gated in ((512, False), (1536, True), (16384, False), (65536, True)):
+        plan = gradient_families.turned_plans()[n]
+        family = gradient_families.family_of(plan)
+        assert family is not None
+        yield family, family.make_spec(plan, "fp16", guarded=gated, pregate=gated, postgate=gated)
+    for n, halved, gated in (
+        (256, False, True),
+        (1024, False, False),
+        (4096, False, False),
+        (8192, True, True),
+    ):
+        plan = gradient_families.turned_plans()[n] if halved else gradient_families.default_plans()[n]
+        family = backward_pass.family_of(plan)
+        assert family is not None
+        yield (
+            family,
+            family.make_spec(plan, "fp16", guarded=gated, pregate=gated, postgate=gated, scaled=True),
+        )
     yield gradient_float, gradient_float.Spec(1, (16, 16, 16), complex_rows=True)
     for spec in (
         filter_gradient.Spec("whole", (8, 8, 8), staged=True),
         filter_gradient.Spec("whole", (32, 32, 16)),
+        filter_gradient.Spec("whole", (8, 8, 8), staged=True, turned=True),
+        filter_gradient.Spec("bins", radix=8, points=32768, turned=True),
+        filter_gradient.Spec("taps", turned=True),
         filter_gradient.Spec("bins", radix=8, points=32768),
         filter_gradient.Spec("taps"),
         filter_gradient.Spec("total"),

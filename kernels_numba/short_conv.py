@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_gradient, gradient_jobs
+from kernels_numba import filter_gradient, gradient_jobs, gradient_passes
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.device import device
 from kernels_numba.tile.counters import Counters
@@ -224,7 +224,7 @@ def short_conv_gradients(dy: Any, x: Any, weights: Any) -> tuple[Any, Any]:
     stream = adapter.stream(index)
     run(stream, *(adapter_of(v, "x").pointer(v) for v in (x, weights, dy, dx, sums)))
     for job, start in _totals(rows, channels * taps, index):
-        added = room(-(-job.scalars[-1] // filter_gradient.TOGETHER))
+        added = room(-(-job.scalars[-1] // gradient_passes.TOGETHER))
         start(stream, *(adapter_of(v, "x").pointer(v) for v in (sums, added)))
         sums = added
     return dx, sums
@@ -355,7 +355,7 @@ def run_cpu_gradients(x: NDArray, weights: NDArray, dy: NDArray) -> tuple[NDArra
     ]
     counters = _run(spec, family(spec), -(-items // WARPS), buffers, (items, pieces, channels, length))
     for job in gradient_jobs.total_jobs(batch * pieces, columns):
-        added = np.full(-(-job.scalars[-1] // filter_gradient.TOGETHER) * columns, np.nan, np.float32)
+        added = np.full(-(-job.scalars[-1] // gradient_passes.TOGETHER) * columns, np.nan, np.float32)
         _run(
             job.spec,
             filter_gradient.family(job.spec),

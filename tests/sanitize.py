@@ -21,7 +21,7 @@ import numpy as np
 
 import kernels_numba
 import reference
-from kernels_numba import linear_stream
+from kernels_numba import backward_pass, linear_stream
 from kernels_numba.linear_product import Choice
 from monarch import Plan, SparsityPattern
 
@@ -98,11 +98,13 @@ def differentiate(*plans: Plan, dtype: str = "fp16", zeros: bool = False) -> Non
 
     kind = np.float32 if dtype == "fp32" else np.float16
     for plan in plans:
-        for mode, length, gated in (("circular", plan.n, False), ("causal", plan.n // 2 - 3, True)):
+        whole = ("causal", plan.n // 2) if plan.packing == "right-angle" else ("circular", plan.n)
+        for mode, length, gated in ((*whole, False), ("causal", plan.n // 2 - 3, True)):
             u, dy = (_random(3, 2, length, seed=s).astype(kind) for s in (0, 1))
             names = ("pregate", "postgate") if gated else ()
             gates = {name: _random(*u.shape, seed=2).astype(kind) for name in names}
-            pattern = SparsityPattern.middles(plan, (plan.factors[0] // 2, *[0] * (plan.order - 1)))
+            if zeros:
+                pattern = SparsityPattern.middles(plan, (plan.factors[0] // 2, *[0] * (plan.order - 1)))
             kept = pattern.bins(plan) if zeros else None
             gradient = FilterGradient(u.shape, taps=length, mode=mode, dtype=dtype, plan=plan, kept=kept)
             there = [_there(x) for x in (u, dy, *gates.values())]
@@ -118,6 +120,24 @@ def differentiate(*plans: Plan, dtype: str = "fp16", zeros: bool = False) -> Non
             found = reference.filter_gradient_error(dk, exact, dy, u, pairs=True, **gates).overall
             bound = reference.filter_gradient_bound(3, "fp16", gates=2) if dtype == "fp16" else 1e-6
             assert found <= 1.3 * bound, f"{plan} {mode}: error {found}, bound {bound}"
+
+
+def differentiate_all(*plans: Plan) -> None:
+    """All gradients at once, without gates, and with both, of an odd length and a sequence alone."""
+    for plan in plans:
+        whole = ("causal", plan.n // 2) if plan.packing == "right-angle" else ("circular", plan.n)
+        for mode, length, gated in ((*whole, False), ("causal", plan.n // 2 - 3, True)):
+            u, dy, before, after = (_random(3, 2, length, seed=s).astype(np.float16) for s in range(4))
+            k = _random(2, length, seed=4) / length**0.5
+            gates = {"pregate": before, "postgate": after} if gated else {}
+            assert backward_pass.family_of(plan) is not None
+            found = kernels_numba.fftconv_gradients(u, k, dy, mode=mode, plan=plan, **gates)
+            exact = reference.fftconv_gradients(dy, u, k, mode=mode, **gates)
+            for name in ("u", "k", *gates):
+                got, right = (np.asarray(getattr(x, name), float) for x in (found, exact))
+                error = np.linalg.norm(got - right) / np.linalg.norm(right)
+                bound = 2 * reference.fftconv_bound(plan.order, "fp16", gates=2)
+                assert error <= bound, f"{plan} {mode}, {name}: error {error}, bound {bound}"
 
 
 def train() -> None:
@@ -357,6 +377,14 @@ PARTS: dict[str, Callable[[], None]] = {
     "filter": transform_filters,
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
+    "gradient-turned": partial(
+        differentiate, *_plans((16, 16), (48, 16), (16, 16, 16), (24, 32, 32), packing="right-angle")
+    ),
+    "backward": partial(
+        differentiate_all,
+        *_plans((16, 16), (32, 32), (8, 16, 16)),
+        *_plans((24, 16), (16, 16, 16), packing="right-angle"),
+    ),
     "gradient-float": partial(differentiate, *_plans((16, 16), (6, 8, 8, 8), (3, 16, 16, 16)), dtype="fp32"),
     "gradient-zeros": partial(differentiate, *_plans((32, 32), (32, 16, 32)), zeros=True),
     "train": train,

@@ -9,6 +9,8 @@ from hardware import gather, halves, slots_a, slots_b, slots_c
 from numpy.typing import NDArray
 from tiny_correlation import CONSTANTS, COUNT, KERNELS, SIZE, SUMS, Data, Tiny, data_for, run_cpu
 
+from kernels_numba.tile.layout import HALF_TYPES
+
 LANES = range(32)
 cases = pytest.mark.parametrize("spec", KERNELS, ids=lambda spec: f"{spec.name}-{spec.dtype}")
 
@@ -153,3 +155,22 @@ def test_bodies_agree(spec: Tiny, seed: int, tmp_path: Any, monkeypatch: pytest.
         assert_same(got, wanted)
     else:
         assert np.isclose(got, wanted, rtol=1e-5, atol=1e-4, equal_nan=True).all()
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_products_of_two_sequences_go_to_the_same_sums(dtype: str) -> None:
+    """First those of the first, then those of the second, each by itself."""
+    from kernels_numba.tile.cpu_vocabularies import tile
+    from kernels_numba.tile.machine import Machine
+
+    ops, rng = tile(Machine(), dtype), np.random.default_rng(0)
+    given = rng.standard_normal((2, 2 * COUNT, 32, 2)).astype(HALF_TYPES[dtype])
+    z = given.reshape(4 * COUNT, 64).view(np.int32)
+    w, sums = rng.standard_normal((2, 8 * COUNT, 32)).astype(np.float32)
+    sums = sums[: 4 * COUNT]
+    # [parts, sequences, registers, ...]
+    own = z.reshape(2, 2, COUNT, 32).swapaxes(0, 1), w.reshape(2, 2, 2 * COUNT, 32).swapaxes(0, 1)
+    expected = sums
+    for one, other in zip(*own, strict=True):
+        expected = ops.correlate(COUNT)(expected, one.reshape(-1, 32), other.reshape(-1, 32))
+    assert (ops.correlate(COUNT, 2)(sums, z, w) == expected).all()

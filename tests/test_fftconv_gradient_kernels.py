@@ -65,43 +65,61 @@ def test_within_the_bound_of_the_reference(case: Case) -> None:
 
 
 PLANS = [
-    f
+    Plan.of(f)
     for lists in gradient_families.DEFAULT_FACTORS.values()
     for f in lists
     if prod(f) <= 8192 or f == (32, 16, 32)
 ]
+TURNED = [Plan.of(f, packing="right-angle") for f in gradient_families.RIGHT_ANGLE_FACTORS.values()]
+PLANS += [plan for plan in TURNED if plan.n <= 8192 or plan.factors in ((24, 16, 16), (16, 16, 32))]
 SOME_GATES = {(False, False): (), (True, False): ("pregate",), (True, True): ("pregate", "postgate")}
 
 
-@pytest.mark.parametrize("factors", PLANS, ids=str)
-def test_filter_gradient_of_every_plan(factors: tuple[int, ...]) -> None:
-    n = prod(factors)
-    number = PLANS.index(factors)
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_filter_gradient_of_every_plan(plan: Plan) -> None:
+    n, turned = plan.n, plan.packing == "right-angle"
+    number = PLANS.index(plan)
     dtype, mode = ("fp16", "bf16")[number % 2], ("circular", "causal")[number // 2 % 2]
-    length = n if mode == "circular" else n // 2 - number % 3
+    length = n if mode == "circular" and not turned else n // 2 - number % 3
     shape = (3 if n <= 4096 else 2, 1, length)
     u, dy = noise(shape, dtype, [number, 1]), noise(shape, dtype, [number, 2])
     names = list(SOME_GATES.values())[number % 3]
     gates = {name: noise(shape, dtype, [number, 3 + i]) for i, name in enumerate(names)}
-    gradient = FilterGradient(shape, taps=length, mode=mode, dtype=dtype, plan=Plan(n, factors))
-    assert gradient.plan.factors == factors
+    gradient = FilterGradient(shape, taps=length, mode=mode, dtype=dtype, plan=plan)
+    assert (gradient.plan.factors, gradient.plan.packing) == (plan.factors, plan.packing)
     dk, counters, _ = gradient.run_cpu(
         u, dy, *(gates.get(name) for name in ("pregate", "postgate")), workers=2
     )
     assert counters.bank_conflicts == 0
     exact = reference.fftconv_gradients(dy, u, np.zeros((1, length)), mode=mode, **gates).k
-    bound = reference.filter_gradient_bound(len(factors), dtype, gates=len(gates)) * scatter(n)
-    reference.check_filter_gradient(dk, exact, dy, u, bound=bound, pairs=True, **gates)
+    bound = reference.filter_gradient_bound(plan.order, dtype, gates=len(gates)) * scatter(n)
+    reference.check_filter_gradient(dk, exact, dy, u, bound=bound, pairs=not turned, **gates)
 
 
+@pytest.mark.parametrize("mode", ["causal", "two-sided", "circular"])
+def test_half_signals_go_through_a_right_angle(mode: str) -> None:
+    """By default, where the convolution has twice the points; lags before zero, and taps that act at two lags, too."""
+    length, taps = 250, 199
+    u, dy, k = noise((3, 2, length), "fp16", 1), noise((3, 2, length), "fp16", 2), filters(2, taps)
+    made = FilterGradient((3, 2, length), taps=taps, mode=mode, dtype="fp16")
+    assert (made.plan.n, made.plan.packing) == (512, "right-angle")
+    found = fftconv_gradients(u, k, dy, mode=mode, needs=("k",)).k
+    exact = reference.fftconv_gradients(dy, u, k, mode=mode).k
+    bound = reference.filter_gradient_bound(2, "fp16") * scatter(512)
+    reference.check_filter_gradient(found, exact, dy, u, bound=bound)
+    whole = FilterGradient((3, 2, 300), taps=200, mode="causal", dtype="fp16").plan
+    assert (whole.n, whole.packing) == (512, "pair")
+
+
+@pytest.mark.parametrize("plan", [Plan.of((16, 16, 16)), TURNED[4]], ids=str)
 @pytest.mark.parametrize("sums", ["half", "shared", "global", "added"])
-def test_where_sums_are_kept_changes_no_bit(sums: str) -> None:
+def test_where_sums_are_kept_changes_no_bit(sums: str, plan: Plan) -> None:
     shape = (5, 1, 4096)
     u, dy = noise(shape, "fp16", 1), noise(shape, "fp16", 2)
-    plan = Plan(4096, (16, 16, 16))
+    mode = "circular" if plan.packing == "pair" else "causal"
 
     def run(where: str) -> NDArray:
-        gradient = FilterGradient(shape, taps=40, mode="circular", dtype="fp16", plan=plan)
+        gradient = FilterGradient(shape, taps=40, mode=mode, dtype="fp16", plan=plan)
         make = gradient.family.make_spec
 
         class Family:
@@ -153,8 +171,9 @@ def test_all_ways_back_to_taps(mode: str, length: int) -> None:
     shape = (2, 2, length)
     u, dy = noise(shape, "fp16", 1), noise(shape, "fp16", 2)
     gradient = FilterGradient(shape, taps=length // 2, mode=mode, dtype="fp16")
-    one, two, three = (gradient.run_cpu(u, dy, way=way)[0] for way in ("staged", "whole", "passes"))
-    for other in (two, three):
+    ways = ("staged", "passes") if gradient.turned else ("staged", "whole", "passes")
+    one, *others = (gradient.run_cpu(u, dy, way=way)[0] for way in ways)
+    for other in others:
         assert np.abs(one - other).max() <= 2e-6 * np.abs(one).max()
 
 

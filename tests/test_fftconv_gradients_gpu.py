@@ -15,6 +15,7 @@ import reference
 from kernels_numba import (
     FFTConv,
     FFTConvGradients,
+    backward_pass,
     families,
     fftconv_gradients,
     gradient_families,
@@ -71,36 +72,60 @@ def test_within_the_bound_of_the_reference(case: Case) -> None:
     close(on_host(found), case, exact, u, k, dy, gates)
 
 
-ALL_FACTORS = [f for lists in gradient_families.DEFAULT_FACTORS.values() for f in lists]
+ALL_PLANS = [Plan.of(f) for lists in gradient_families.DEFAULT_FACTORS.values() for f in lists]
+ALL_PLANS += [Plan.of(f, packing="right-angle") for f in gradient_families.RIGHT_ANGLE_FACTORS.values()]
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("variant", ["plain", "causal-gated"])
-@pytest.mark.parametrize("factors", ALL_FACTORS, ids=str)
-def test_filter_gradient_of_every_plan(
-    factors: tuple[int, ...], variant: str, dtype: str, torch: Any
-) -> None:
+@pytest.mark.parametrize("plan", ALL_PLANS, ids=str)
+def test_filter_gradient_of_every_plan(plan: Plan, variant: str, dtype: str, torch: Any) -> None:
     """Within the bound of the exact one, and close to the CPU body's where that is quick."""
-    n = prod(factors)
-    mode, length = ("circular", n) if variant == "plain" else ("causal", n // 2)
+    n, turned = plan.n, plan.packing == "right-angle"
+    mode, length = ("causal", n // 2) if turned or variant != "plain" else ("circular", n)
     shape = (3, 2, length)
     u, dy = noise(shape, dtype, 1), noise(shape, dtype, 2)
     gated = variant != "plain"
     gates = {name: noise(shape, dtype, 3 + i) for i, name in enumerate(NAMES[2:])} if gated else {}
-    gradient = FilterGradient(shape, taps=length, mode=mode, dtype=dtype, plan=Plan(n, factors))
+    gradient = FilterGradient(shape, taps=length, mode=mode, dtype=dtype, plan=plan)
     x, e, *both = (to_torch(v) for v in (u, dy, *gates.values()))
     before, after = both or (None, None)
     adapter = adapter_of(x, "u")
     dk, again = (gradient.launch(x, e, before, after, adapter=adapter, index=0) for _ in range(2))
     assert torch.equal(dk, again)
     exact = reference.fftconv_gradients(dy, u, np.zeros((2, length)), mode=mode, **gates).k
-    bound = reference.filter_gradient_bound(len(factors), dtype, gates=len(gates))
+    bound = reference.filter_gradient_bound(plan.order, dtype, gates=len(gates))
     found = dk.cpu().numpy()
-    reference.check_filter_gradient(found, exact, dy, u, bound=bound * scatter(n), pairs=True, **gates)
+    pairs = not turned
+    reference.check_filter_gradient(found, exact, dy, u, bound=bound * scatter(n), pairs=pairs, **gates)
     if n <= 4096:
         expected, _, _ = gradient.run_cpu(u, dy, *gates.values())
         apart = reference.filter_gradient_error(found, expected.astype(float), dy, u, pairs=True, **gates)
         assert apart.worst <= 0.4 * bound
+
+
+WHOLE = [plan for plan in ALL_PLANS if backward_pass.family_of(plan)]
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("plan", WHOLE, ids=str)
+def test_all_gradients_at_once(plan: Plan, gated: bool, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the bounds of the exact ones, every element written, twice the same bits; a sequence is alone."""
+    monkeypatch.setattr(kernels_numba.arrays.TorchAdapter, "empty_like", lambda self, x: poisoned(x))
+    dtype, turned = ("bf16" if plan.n in (512, 4096) else "fp16"), plan.packing == "right-angle"
+    mode, length = ("causal", plan.n // 2) if turned else ("circular", plan.n)
+    case = PLAIN._replace(factors=plan.factors, mode=mode, length=length, taps=length, batch=3, dtype=dtype)
+    case = case._replace(gates=(gated, gated))
+    u, k, gates = case.data()
+    dy = noise(u.shape, dtype, 9)
+    there = {name: to_torch(x) for name, x in gates.items()}
+    found, again = (
+        on_host(fftconv_gradients(to_torch(u), k, to_torch(dy), mode=mode, plan=plan, **there))
+        for _ in range(2)
+    )
+    assert alike(found, again)
+    exact = reference.fftconv_gradients(dy, u, k, mode=mode, **gates)
+    close(found, case, exact, u, k, dy, gates)
 
 
 @pytest.mark.parametrize("factors", gradient_float.FACTORS, ids=str)
@@ -180,7 +205,7 @@ def test_all_ways_back_to_taps(torch: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     one = run()
     for way in ("whole", "passes"):
-        monkeypatch.setattr(kernels_numba.gradient_jobs, "way_back", lambda n, limit, way=way: way)
+        monkeypatch.setattr(kernels_numba.gradient_jobs, "way_back", lambda *_, way=way, **__: way)
         two = run()
         assert (one - two).abs().max() <= 2e-6 * one.abs().max()
 

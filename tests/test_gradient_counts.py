@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel import float_gradient_counts, gradient_counts, long_gradient_counts
-from kernels_numba import gradient_block, gradient_float, gradient_spec, gradient_warp
+from costmodel import backward_counts, float_gradient_counts, gradient_counts, long_gradient_counts
+from kernels_numba import (
+    FFTConv,
+    backward_warp,
+    gradient_block,
+    gradient_float,
+    gradient_spec,
+    gradient_warp,
+    prepare_filter,
+)
+from kernels_numba.backward_pass import BackwardPass
 from kernels_numba.filter_sums import FilterGradient
 from kernels_numba.long_gradient import LongFilterGradient
 from kernels_numba.long_plans import Split
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
-ALL = [*gradient_warp.FACTORS, (8, 16, 16), (16, 16, 16), (32, 16, 16), (16, 16, 32), (16, 32, 32)]
+PAIRS = [*gradient_warp.FACTORS, (8, 16, 16), (16, 16, 16), (32, 16, 16)]
+TURNED = [*gradient_warp.RIGHT_ANGLE, (16, 16, 16)]
+PLANS = [Plan.of(f) for f in PAIRS] + [Plan.of(f, packing="right-angle") for f in TURNED]
 
 
 @settings(max_examples=5)
 @given(
-    factors=st.sampled_from(ALL[:-2]),
+    plan=st.sampled_from(PLANS),
     dtype=st.sampled_from(["fp16", "bf16"]),
     batch=st.integers(1, 4),
     channels=st.integers(1, 2),
@@ -31,12 +43,28 @@ ALL = [*gradient_warp.FACTORS, (8, 16, 16), (16, 16, 16), (32, 16, 16), (16, 16,
     workers=st.integers(1, 6),
 )
 @example(
-    factors=(48, 32), dtype="fp16", batch=3, channels=2, part=0.4, gates=(True, False), workers=5
+    plan=Plan.of((48, 32)), dtype="fp16", batch=3, channels=2, part=0.4, gates=(True, False), workers=5
 )  # sums in shared memory
-@example(factors=(16, 16, 32), dtype="fp16", batch=1, channels=1, part=0.6, gates=(True, True), workers=1)
-@example(factors=(16, 32, 32), dtype="bf16", batch=1, channels=1, part=1.0, gates=(False, False), workers=1)
+@example(
+    plan=Plan.of((16, 16, 32)), dtype="fp16", batch=1, channels=1, part=0.6, gates=(True, True), workers=1
+)
+@example(
+    plan=Plan.of((16, 32, 32)), dtype="bf16", batch=1, channels=1, part=1.0, gates=(False, False), workers=1
+)
+@example(
+    plan=Plan.of((48, 16, 16)), dtype="fp16", batch=1, channels=1, part=0.5, gates=(False, False), workers=1
+)
+@example(
+    plan=Plan.of((24, 16, 32), packing="right-angle"),
+    dtype="fp16",
+    batch=3,
+    channels=1,
+    part=0.9,
+    gates=(True, False),
+    workers=2,
+)
 def test_counts_equal_the_counters(
-    factors: tuple[int, ...],
+    plan: Plan,
     dtype: str,
     batch: int,
     channels: int,
@@ -45,12 +73,11 @@ def test_counts_equal_the_counters(
     workers: int,
 ) -> None:
     """Every counter, for any plan, batch, length, gates and grid."""
-    n = prod(factors)
-    length = max(1, int(part * n))
+    length = max(1, int(part * plan.points))
     shape = (batch, channels, length)
-    mode = "circular" if length == n else "causal"
-    taps = n + 1 - length if mode == "causal" else n
-    gradient = FilterGradient(shape, taps=taps, mode=mode, dtype=dtype, plan=Plan(n, factors))
+    mode = "circular" if length == plan.n else "causal"
+    taps = plan.n + 1 - length if mode == "causal" else length
+    gradient = FilterGradient(shape, taps=taps, mode=mode, dtype=dtype, plan=plan)
     rng = np.random.default_rng(0)
     u, dy, before, after = (rng.standard_normal(shape).astype(HALF_TYPES[dtype]) for _ in range(4))
     _, counters, _ = gradient.run_cpu(
@@ -67,25 +94,8 @@ def test_counts_equal_the_counters(
         "pregate": gates[0],
         "postgate": gates[1],
     }
-    if len(factors) == 2:
-        expected = gradient_counts.totals_of_order_2(
-            *factors,
-            spec.rows_in,
-            in_registers=spec.in_registers,
-            held_by=counters.warps if spec.held else 0,
-            **known,
-        )
-    else:
-        assert gradient_spec.ROWS == gradient_counts.ROWS
-        expected = gradient_counts.totals_of_order_3(
-            *factors,
-            spec.rows_in,
-            parts=spec.parts,
-            fold=spec.fold,
-            sums=spec.sums,
-            tables_shared=spec.tables_shared,
-            **known,
-        )
+    assert gradient_spec.ROWS == gradient_counts.ROWS
+    expected = gradient_counts.of_spec(spec, **known)
     counted = dict(vars(counters))
     for kind in ("read", "written"):
         counted |= {f"{kind}_{name}": count for name, count in counted.pop(f"global_{kind}_bytes").items()}
@@ -188,3 +198,51 @@ def test_counts_of_long_gradients_equal_the_counters(
     counted.pop("blocks")
     assert {name: counted.pop(name, 0) for name in expected} == expected
     assert not any(counted.values()), "the kernels counted something that has no closed form"
+
+
+WHOLE = [Plan.of(f) for f in backward_warp.FACTORS if f not in ((64, 16), (80, 16), (96, 16), (112, 16))]
+WHOLE += [Plan.of((8, 16, 16)), Plan.of((16, 16, 16))]
+WHOLE += [Plan.of(f, packing="right-angle") for f in ((16, 16), (24, 16), (16, 16, 16))]
+
+
+@settings(max_examples=5)
+@given(
+    plan=st.sampled_from(WHOLE),
+    dtype=st.sampled_from(["fp16", "bf16"]),
+    batch=st.integers(1, 4),
+    part=st.floats(0.01, 1.0),
+    gates=st.tuples(st.booleans(), st.booleans()),
+    workers=st.integers(1, 6),
+)
+@example(plan=Plan.of((16, 16)), dtype="fp16", batch=3, part=0.5, gates=(True, True), workers=5)
+@example(plan=Plan.of((48, 32)), dtype="fp16", batch=3, part=1.0, gates=(True, False), workers=5)
+@example(plan=Plan.of((16, 16, 32)), dtype="fp16", batch=1, part=1.0, gates=(True, True), workers=1)
+@example(plan=WHOLE[-1], dtype="fp16", batch=2, part=1.0, gates=(True, True), workers=1)
+@example(plan=WHOLE[-2], dtype="bf16", batch=3, part=0.9, gates=(False, True), workers=2)
+def test_counts_of_whole_backward_passes_equal_the_counters(
+    plan: Plan, dtype: str, batch: int, part: float, gates: tuple[bool, bool], workers: int
+) -> None:
+    """Every counter of the kernels that make all gradients at once."""
+    length = max(1, int(part * plan.points))
+    shape, mode = (batch, 2, length), "circular" if length == plan.n else "causal"
+    taps = plan.n + 1 - length if mode == "causal" else length
+    how: dict[str, Any] = {"mode": mode, "dtype": dtype, "plan": plan}
+    k = np.random.default_rng(0).standard_normal((2, taps))
+    spectrum = prepare_filter(k, length=length, gradients=True, **how)
+    convolve, correlate = FFTConv(spectrum, batch=batch), FFTConv(spectrum.adjoint, batch=batch)
+    whole = BackwardPass(correlate, convolve, FilterGradient(shape, taps=taps, **how))
+    u, dy, before, after = (
+        np.random.default_rng(i).standard_normal(shape).astype(HALF_TYPES[dtype]) for i in range(4)
+    )
+    given = before if gates[0] else None, after if gates[1] else None
+    _, counters, _ = whole.run_cpu(u, dy, *given, workers=workers)
+    spec = whole.spec(pregate=gates[0], postgate=gates[1])
+    _, _, (units, *_) = whole.scalars(spec, workers)
+    known = {"batch": batch, "channels": 2, "length": length, "units": units, "blocks": counters.blocks}
+    expected = backward_counts.of_spec(spec, **known)
+    counted = dict(vars(counters))
+    for kind in ("read", "written"):
+        counted |= {f"{kind}_{name}": count for name, count in counted.pop(f"global_{kind}_bytes").items()}
+    assert counted.pop("warps") == counted.pop("blocks") * spec.warps
+    assert {name: counted.pop(name, 0) for name in expected} == expected
+    assert not any(counted.values()), "the kernel counted something that has no closed form"

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels_numba import FFTConv, prepare_filter, resources
+from costmodel import backward_counts
+from kernels_numba import FFTConv, backward_warp, prepare_filter, resources
 from kernels_numba.families import runs_on
 from monarch import Plan
 
@@ -97,6 +98,9 @@ def test_no_worse_than_the_committed_table(family: Any, spec: Any, arch: str) ->
         assert found["mma"] == slices * deep
         both = 4 * found["mma"] * min(spec.n2, 32) // 8  # real and imaginary parts at once
         assert both < mma_per_pair(spec)
+    elif family is backward_warp:  # the code of a turn is one pair's
+        one = {"batch": 2, "channels": 1, "units": 1, "blocks": 1}
+        assert found["mma"] == backward_counts.of_spec(spec, length=spec.n, **one)["mma_m16n8k16"]
     elif hasattr(spec, "rows_out") and not hasattr(
         spec, "n3"
     ):  # its loops over strips and rows repeat the code of an order-3 kernel

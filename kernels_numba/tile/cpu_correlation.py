@@ -27,18 +27,20 @@ class CpuCorrelation:
         """Sums that are zero."""
         return lambda: np.zeros((4 * count, WARP), np.float32)
 
-    def correlate(self, count: int) -> Callable:
-        """Sums + conj(z) w."""
+    def correlate(self, count: int, sequences: int = 1) -> Callable:
+        """Sums + conj(z) w, of one sequence after the other."""
 
         def add(sums: Fragment, z: Fragment, w: Fragment) -> Fragment:
-            self.machine.counters.fp32_flops += 16 * count * WARP
-            # [parts, count, 2 halves, 32]
-            halves = self._halves(z).astype(np.float32).reshape(2, count, WARP, 2).swapaxes(2, 3)
-            (zr, zi), (wr, wi) = halves, w.reshape(2, count, 2, WARP)
-            before = sums.reshape(count, 2, 2, WARP)
+            self.machine.counters.fp32_flops += 16 * count * sequences * WARP
+            # [parts, sequences, count, 2 halves, 32]
+            shape = 2, sequences, count, 2, WARP
+            halves = self._halves(z).astype(np.float32).reshape(*shape[:3], WARP, 2).swapaxes(3, 4)
+            (zr, zi), (wr, wi) = halves, w.reshape(shape)
+            re, im = np.moveaxis(sums.reshape(count, 2, 2, WARP), 2, 0)
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                re = fma(zi, wi, fma(zr, wr, before[:, :, 0]))
-                im = fma(-zi, wr, fma(zr, wi, before[:, :, 1]))
+                for i in range(sequences):
+                    re = fma(zi[i], wi[i], fma(zr[i], wr[i], re))
+                    im = fma(-zi[i], wr[i], fma(zr[i], wi[i], im))
             return np.stack([re, im], axis=2).reshape(4 * count, WARP)
 
         return add

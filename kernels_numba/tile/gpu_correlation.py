@@ -52,9 +52,12 @@ class GpuCorrelation:
 
         return made
 
-    def correlate(self, count: int) -> Any:
-        """``op(sums, z, w)``: sums + conj(z) w, z packed halves and w float32, ``count`` registers of z a part."""
-        widen = self.widen_register
+    def correlate(self, count: int, sequences: int = 1) -> Any:
+        """``op(sums, z, w)``: sums + conj(z) w, z packed halves and w float32, ``count`` registers of z a part.
+
+        Of more than one of ``sequences`` side by side (see `gpu_sequences`) all products go to the same sums.
+        """
+        widen, whole = self.widen_register, count * sequences
 
         @intrinsic
         def add(typing_context, sums, z, w):
@@ -62,10 +65,9 @@ class GpuCorrelation:
 
             def codegen(context, builder, signature, args):
                 sums = unpack(builder, args[0], 4 * count)
-                for i in range(count):
-                    sums[4 * i : 4 * i + 4] = _quad(
-                        builder, sums[4 * i : 4 * i + 4], args[1:], i, count, widen
-                    )
+                for i in range(whole):
+                    now = slice(4 * (i % count), 4 * (i % count) + 4)
+                    sums[now] = _quad(builder, sums[now], args[1:], i, whole, widen)
                 return pack_tuple(context, builder, signature.return_type, sums)
 
             return result(sums, z, w), codegen
