@@ -1,8 +1,9 @@
 """Times of the gradients of a convolution: `timing`'s law for the kernels that sum over the batch, and what is around.
 
-A backward pass is the gradient in the filter, a convolution for every other gradient (one with two results for those in
-the signal and its gate), and, where it starts from taps, the transform of the filter for each of the two spectra. The
-gradient in the filter is one kernel that sums conj(Z) W (`gradient_counts`), and one that brings the sums back to taps,
+A backward pass is one kernel, where that makes all gradients at once (`backward_counts`); else the gradient in the
+filter, which is one kernel that sums conj(Z) W (`gradient_counts`), and a convolution for every other gradient (one
+with two results for those in the signal and its gate). Around these are a kernel that brings the sums back to taps,
+and, where it starts from taps, the transform of the filter for each of the two spectra,
 
     t_back = t_b + bytes / rate,      t_filter = t_f + points / r_f   (one launch, up to 32768 points)
                                       t_filter = bytes / (share of the copy rate)   (passes through device memory)
@@ -16,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodel import backward_counts, gradient_counts, timing
 from costmodel import counts as counting
-from costmodel import gradient_counts, timing
 from costmodel.counts import MMA_FLOPS, Counts, instructions
 from costmodel.gpus import GPU
 from monarch import Plan
@@ -76,21 +77,9 @@ def sums_counts(
     spec: Any = family.make_spec(
         plan, dtype, pregate=gated, postgate=gated, guarded=length < n, shared_limit=limit
     )
-    threads, sms = 32 * spec.warps, int(gpu.spec["sm_count"])
-    registers = min(255, REGISTERS_PER_SM // (threads * family.min_blocks(spec)) // 8 * 8)
-    resident = max(
-        1,
-        min(
-            REGISTERS_PER_SM // (registers * threads),
-            int(gpu.spec["shared_memory_per_sm_bytes"]) // (spec.shared_bytes + 1024),
-        ),
-    )
-    pairs, per_block = (batch + 1) // 2, family.workers(spec)
-    count = shares(sms * resident * per_block, spec.parts, pairs, channels)
-    units = channels * spec.parts * count
-    known: dict[str, Any] = {"batch": batch, "channels": channels, "length": length, "units": units}
-    known |= {"blocks": min(sms * resident, -(-units // per_block)), "pregate": gated, "postgate": gated}
-    found = gradient_counts.of_spec(spec, **known)
+    block, count, known = _launch(family, spec, batch, channels, gpu)
+    found = gradient_counts.of_spec(spec, **known, length=length, pregate=gated, postgate=gated)
+    pairs = (batch + 1) // 2
     sequences = sum(found[f"read_{name}"] for name in ("u", "dy", "pregate", "postgate"))
     sums = found["written_sums"] + found.get("read_sums", 0)
     turns, points = channels * pairs * spec.parts, n // spec.parts
@@ -112,17 +101,88 @@ def sums_counts(
         ),
         transforms=2 * turns,
         launches=1,
-        blocks=-(-units // per_block),
-        threads_per_block=threads,
-        shared_bytes_per_block=spec.shared_bytes,
-        registers_per_thread=registers,
-        workers_per_block=per_block,
         fill_bytes_per_block=0,
         barriers_per_transform=0.0 if plan.order == 2 else 1.0,
         exact=True,
         source=f"gradient_counts: order {plan.order}",
+        **block,
     )
     return counts, count
+
+
+def whole_counts(
+    plan: Plan, batch: int, channels: int, *, dtype: str, gated: bool, gpu: GPU
+) -> tuple[Counts, int]:
+    """The same of the kernel that makes all gradients at once, if there is one for the plan."""
+    from kernels_numba import backward_pass
+
+    family = backward_pass.family_of(plan)
+    if family is None:
+        raise ValueError(f"plan: no kernel makes all gradients at once for {plan}")
+    length, n = plan.signal or plan.n, plan.n
+    gates: dict[str, bool] = {"pregate": gated, "postgate": gated}
+    spec: Any = family.make_spec(
+        plan,
+        dtype,
+        scaled=True,
+        guarded=length < n,
+        shared_limit=int(gpu.spec["shared_memory_per_block_bytes"]),
+        **gates,
+    )
+    block, count, known = _launch(family, spec, batch, channels, gpu)
+    found = backward_counts.of_spec(spec, **known, length=length)
+    sequences, arrays = 2 * batch * channels * length, 2 if gated else 1
+    read = sum(n for name, n in found.items() if name.startswith("read_"))
+    written = sum(n for name, n in found.items() if name.startswith("written_"))
+    shared = found["shared_read_bytes"] + found["shared_written_bytes"]
+    items, back = channels * ((batch + 1) // 2), 2 if gated else 1
+    counts = Counts(
+        device_read_bytes=2 * arrays * sequences + 4 * back * plan.points * channels,
+        device_write_bytes=written,
+        mma_flops=MMA_FLOPS * found["mma_m16n8k16"],
+        half_flops=found["half_flops"],
+        fp32_flops=found["fp32_flops"],
+        shared_bytes=shared,
+        l2_bytes=read + written,
+        warp_instructions=instructions(
+            products=found["mma_m16n8k16"],
+            fp32_flops=found["fp32_flops"],
+            half_flops=found["half_flops"],
+            words=items * TURN_WORDS[plan.order] * n * (2 + back) / 2,
+            accesses=(shared + read + written) / 400,
+        ),
+        transforms=(2 + back) * items,
+        launches=1,
+        fill_bytes_per_block=0,
+        barriers_per_transform=0.0 if plan.order == 2 else 3 / (2 + back),
+        exact=True,
+        source=f"backward_counts: order {plan.order}",
+        **block,
+    )
+    return counts, count
+
+
+def _launch(
+    family: Any, spec: Any, batch: int, channels: int, gpu: GPU
+) -> tuple[dict[str, Any], int, dict[str, Any]]:
+    """What `Counts` say of a block, the shares of the batch, and what counts ask of the launch."""
+    threads, sms = 32 * spec.warps, int(gpu.spec["sm_count"])
+    registers = min(255, REGISTERS_PER_SM // (threads * family.min_blocks(spec)) // 8 * 8)
+    room = int(gpu.spec["shared_memory_per_sm_bytes"]) // (spec.shared_bytes + 1024)
+    resident = max(1, min(REGISTERS_PER_SM // (registers * threads), room))
+    per_block = family.workers(spec)
+    count = shares(sms * resident * per_block, spec.parts, (batch + 1) // 2, channels)
+    units = channels * spec.parts * count
+    blocks = -(-units // per_block)
+    known = {"batch": batch, "channels": channels, "units": units, "blocks": min(sms * resident, blocks)}
+    block: dict[str, Any] = {
+        "blocks": blocks,
+        "threads_per_block": threads,
+        "shared_bytes_per_block": spec.shared_bytes,
+        "registers_per_thread": registers,
+        "workers_per_block": per_block,
+    }
+    return block, count, known
 
 
 @dataclass(frozen=True)
@@ -130,6 +190,7 @@ class Pass:
     """What a backward pass does."""
 
     sums: Counts
+    """What sums, and, if it makes all gradients at once, all that."""
     back_bytes: int
     """Of sums and of the filter's gradient."""
     convolution: Counts
@@ -163,7 +224,7 @@ def work(
     Raises:
         ValueError: a gradient without the filter's among ``needs``, or no kernel for the length.
     """
-    from kernels_numba import families, gradient_families
+    from kernels_numba import backward_pass, families, gradient_families
 
     if "k" not in needs:
         raise ValueError(f"needs: got {', '.join(needs)}; accepted: k, and others beside it")
@@ -175,18 +236,21 @@ def work(
     summed = plans[n]
     if 2 * length <= n and dtype != "fp32":
         summed = gradient_families.turned_plans(limit).get(n, summed)
-    sums, count = sums_counts(summed.with_(**signal), batch, channels, dtype=dtype, gated=gated, gpu=gpu)
     plan = families.default_plans(halved=2 * length <= n, dtype=dtype)[n].with_(**signal)
     variant = "gated" if gated else "plain"
     others = [name for name in needs if name == "u" or (gated and name in ("pregate", "postgate"))]
+    wanted = len(others) == (3 if gated else 1)
+    at_once = wanted and dtype != "fp32" and backward_pass.runs(plan, summed, gated=gated, limit=limit)
+    counted = whole_counts if at_once else sums_counts
+    sums, count = counted(summed.with_(**signal), batch, channels, dtype=dtype, gated=gated, gpu=gpu)
     twice = int("u" in others and "pregate" in others)  # one run for both
     spectra = {"u": "adjoint", "pregate": "adjoint", "postgate": "forward"}
     return Pass(
         sums,
         channels * (8 * summed.points * count + 4 * length),
         counting.for_plan(plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=float(limit)),
-        len(others) - twice,
-        twice,
+        0 if at_once else len(others) - twice,
+        0 if at_once else twice,
         (4 if dtype == "fp32" else 2) * batch * channels * length,
         0 if prepared else len({spectra[name] for name in others}),
         channels * n,

@@ -201,13 +201,13 @@ def test_gradients_take_what_they_are_made_of() -> None:
     """A convolution for each gradient beside the filter's, and a filter's transform for each spectrum."""
     gpu = load(GPU)
     inputs = timing.inputs_of(gpu)
-    case: dict[str, Any] = {"n": 1024, "length": 1024, "batch": 64, "channels": 768, "gpu": gpu}
+    case: dict[str, Any] = {"n": 12288, "length": 12288, "batch": 64, "channels": 768, "gpu": gpu}
 
     def seconds(**other: Any) -> float:
         return gradient_time.seconds(gradient_time.work(**case, **other), gpu, inputs)
 
     alone, both = seconds(needs=("k",)), seconds(needs=("u", "k"), prepared=True)
-    one = timing.seconds(for_plan(Plan(1024, (32, 32)), 64, 768, capacity_bytes=232448), gpu, inputs)
+    one = timing.seconds(for_plan(Plan(12288, (48, 16, 16)), 64, 768, capacity_bytes=232448), gpu, inputs)
     assert both - alone == pytest.approx(one)
     assert seconds(needs=("u", "k")) > both
     assert seconds(gated=True, prepared=True) > seconds(gated=True, needs=("u", "k"), prepared=True) + one
@@ -215,6 +215,21 @@ def test_gradients_take_what_they_are_made_of() -> None:
         gradient_time.work(**case, needs=("u",))
     with pytest.raises(ValueError, match="N: got 1000; accepted: 256"):
         gradient_time.work(**case | {"n": 1000, "length": 1000})
+
+
+@pytest.mark.parametrize("n", [256, 4096])
+def test_gradients_of_one_kernel_share_transforms(n: int) -> None:
+    """All at once is less than each by itself; a postgate's gradient is one more transform."""
+    gpu = load(GPU)
+    case: dict[str, Any] = {"n": n, "length": n, "batch": 64, "channels": 768, "gpu": gpu}
+    alone, both = (gradient_time.work(**case, needs=needs) for needs in (("k",), ("u", "k")))
+    assert (both.convolutions, both.twice, both.filters) == (0, 0, 1)
+    assert alone.sums.mma_flops < both.sums.mma_flops < alone.sums.mma_flops + both.convolution.mma_flops
+    gated = gradient_time.work(**case, gated=True)
+    assert (gated.convolutions, gated.filters) == (0, 2)
+    assert gated.sums.transforms == both.sums.transforms * 4 // 3
+    some = gradient_time.work(**case, gated=True, needs=("u", "k"))
+    assert some.convolutions == 1
 
 
 @pytest.mark.parametrize("length", [256, 1024, 4096, 16384, 65536])
