@@ -53,7 +53,15 @@ TURNED_REGISTERS: dict[tuple[int, ...], int] = {
     (16, 32): 168,
     (24, 32): 248,
 }
-"""The same by factors, with right-angle packing."""
+"""The same by factors, with right-angle packing,"""
+TURNED_GATED_REGISTERS = TURNED_REGISTERS | {
+    (16, 16): 104,
+    (24, 16): 128,
+    (32, 16): 160,
+    (48, 16): 256,
+    (16, 32): 152,
+}
+"""and with gates."""
 FEWER_REGISTERS = {(8, 16, 16): 128}
 """The same of an order-3 kernel without gates, where that is less than its blocks must leave room for."""
 
@@ -304,7 +312,7 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
         threads_per_block=32 * warps,
         shared_bytes_per_block=4 * words + warps * buffers,
         registers_per_thread=(
-            TURNED_REGISTERS[plan.factors]
+            (TURNED_GATED_REGISTERS if gated else TURNED_REGISTERS)[plan.factors]
             if right_angle
             else (GATED_REGISTERS if gated else REGISTERS)[plan.n]
         ),
