@@ -3,7 +3,7 @@
 :func:`totals` is plain arithmetic, as `kernel_counts.totals` is for the kernel in which one warp carries a pair; a
 property test holds it equal to the counters of the kernel's CPU body.
 
-Symbols: B sequences, H channels, L samples; N = N1 N2 points, N1 = 64; ``rows_in`` and ``rows_out``, the live rows of
+Symbols: B sequences, H channels, L samples; N1 N2 points, N1 = 64; ``rows_in`` and ``rows_out``, the live rows of
 the [N1, N2] matrix; a grid of ``blocks`` blocks of ``teams`` teams of four warps. Items are the H ceil(B / 2) pairs of
 sequences; teams of a block take them in turn. Derivation of each line: docs/kernels.md.
 """
@@ -27,8 +27,12 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, bool, bool]] = {
     (64, 128): (2, 1, False, False),
 }
 """By factors, as the kernel chooses: teams, input buffers of each, twiddles in shared memory, spectrum in registers."""
+TURNED_SHAPES: dict[tuple[int, ...], tuple[int, int, bool, bool]] = {(64, 32): (3, 2, True, True)}
+"""The same, with right-angle packing."""
 REGISTERS = {2048: 112, 4096: 168, 8192: 256}
 """Registers per thread by N, in the steps of 8 that the GPU allocates; compiled for sm_90 (kernels_numba.resources)."""
+TURNED_REGISTERS = 160
+"""The same, with right-angle packing."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +48,34 @@ class Shape:
 
 def shapes(packing: str) -> list[tuple[int, ...]]:
     """The factor lists that the kernel takes with a packing."""
-    return list(SHAPES) if packing == "pair" else []
+    return list({"pair": SHAPES, "right-angle": TURNED_SHAPES}.get(packing, ()))
 
 
 def live_rows(plan: Plan) -> tuple[int, int]:
     """Rows of the input that are copied and multiplied, by 32; rows of the output that are formed."""
     n1, n2 = plan.factors
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
-    return 32 * -(-signal // (32 * n2)), n1 // 2 if wanted <= plan.n // 2 else n1
+    half = wanted <= plan.n // 2 and plan.packing == "pair"
+    return 32 * -(-signal // (32 * n2)), n1 // 2 if half else n1
 
 
-def factor_words(n1: Any, n2: Any, rows_in: Any) -> Any:
-    """32-bit words of the four DFT factors (real, half precision)."""
-    return (n1 * rows_in + n1 * n1 + 2 * n2 * n2) // 2
+def factor_words(n1: Any, n2: Any, rows_in: Any, *, right_angle: bool = False) -> Any:
+    """32-bit words of the four DFT factors (real, half precision); the outer ones of right-angle packing have parts."""
+    return ((2 if right_angle else 1) * n1 * (rows_in + n1) + 2 * n2 * n2) // 2
 
 
 def block_shape(
-    factors: tuple[int, ...], rows_in: int, *, pregate: bool, capacity_bytes: float
+    factors: tuple[int, ...], rows_in: int, *, pregate: bool, capacity_bytes: float, right_angle: bool = False
 ) -> Shape | None:
     """The block that the kernel takes on a GPU with ``capacity_bytes`` of shared memory a block; None: too little."""
     n1, n2 = factors
-    teams, ring, tables, keep = SHAPES[factors]
-    n = prod(factors)
+    teams, ring, tables, keep = (TURNED_SHAPES if right_angle else SHAPES)[factors]
+    n, exchanged = prod(factors), prod(factors) * (2 if right_angle else 1)
+    constants = factor_words(n1, n2, rows_in, right_angle=right_angle)
 
     def size() -> int:
         stage = rows_in * n2 * (2 if pregate else 1)
-        return 4 * (factor_words(n1, n2, rows_in) + (2 * n if tables else 0) + teams * (ring * stage + n))
+        return 4 * (constants + (2 * n if tables else 0) + teams * (ring * stage + exchanged))
 
     while size() > capacity_bytes:
         if ring > 1 and teams <= 2:
@@ -85,9 +91,21 @@ def block_shape(
     return Shape(teams, ring, tables, keep, size())
 
 
-def products(n1: Any, n2: Any, rows_in: Any) -> Any:
-    """Tensor-core work of one pair in 16 x 8 x 16 products: two real products of the factor's size in each stage."""
-    return 2 * (n1 // 16) * (n2 // 8) * (rows_in // 16 + 2 * (n2 // 16) + n1 // 16)
+def products(n1: Any, n2: Any, rows_in: Any, *, right_angle: bool = False) -> Any:
+    """Tensor-core work of an item in 16 x 8 x 16 products: two real products of the factor's size in each stage.
+
+    With right-angle packing of each of two sequences.
+    """
+    sequences = 2 if right_angle else 1
+    return 2 * sequences * (n1 // 16) * (n2 // 8) * (rows_in // 16 + 2 * (n2 // 16) + n1 // 16)
+
+
+def issued(plan: Plan) -> int:
+    """Product instructions of the four warps for an item: each is a warp's 16 rows of a slice."""
+    (n1, n2), rows = plan.factors, live_rows(plan)[0]
+    if plan.packing == "right-angle":  # of both sequences at once, but for the inner stages
+        return WARPS * (2 * rows + 8 * n2 + 2 * n1) // 16
+    return WARPS * -(-n2 // SLICE) * (rows + 4 * n2 + n1) // 16
 
 
 def spectrum_loads(items: int, pairs: int, per_team: int, teams: int) -> int:
@@ -117,23 +135,30 @@ def totals(
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
+    right_angle: bool = False,
 ) -> dict[str, Any]:
-    """All counters of one launch, by name; ``loads`` is :func:`spectrum_loads`."""
-    n = n1 * n2
+    """All counters of one launch, by name; ``loads`` is :func:`spectrum_loads`.
+
+    ``right_angle``: two sequences of at most N / 2 = N1 N2 samples, each as so many complex points.
+    """
+    n, points = n1 * n2, n1 * n2 * (2 if right_angle else 1)
     items = channels * ((batch + 1) // 2)
-    words = factor_words(n1, n2, rows_in)
+    words = factor_words(n1, n2, rows_in, right_angle=right_angle)
     read, kept = rows_in * n2, rows_out * n2
     sequences = 2 * batch * channels * length
     slices = -(-n2 // SLICE)
     # Products read: the outer factors once for each slice, the inner ones for the real and the imaginary part, and the
-    # data of the outer ones.
-    outer = slices * 2 * n1 * (rows_in + n1) + 4 * read + 4 * n
-    inner = 2 * 4 * n2 * n2
+    # data of the outer ones. With right-angle packing the first factor's two parts read the data each.
+    if right_angle:
+        outer = 2 * 2 * n1 * (rows_in + n1) + 8 * read + 4 * points
+    else:
+        outer = slices * 2 * n1 * (rows_in + n1) + 4 * read + 4 * n
+    inner = 2 * 4 * n2 * n2 * (points // n)
     gated = 8 * read if pregate else 0  # input and gate
     tables = 8 * n if tables_shared else 0
     shared_read = items * (outer + inner + gated + tables)
-    stored = 4 * n + (4 * read if pregate else 0)
-    butterflies = 3 * 2 * n + (n if rows_out != n1 else 2 * n)
+    stored = 4 * points + (4 * read if pregate else 0)
+    butterflies = 2 * 2 * points if right_angle else 3 * 2 * n + (n if rows_out != n1 else 2 * n)
     gates = (2 * read if pregate else 0) + (2 * kept if postgate else 0)
     return {
         "read_u": sequences,
@@ -149,9 +174,9 @@ def totals(
         + items * (stored + 4 * read * (2 if pregate else 1)),
         "shared_wavefronts": (shared_read + items * stored) // 128,
         "bank_conflicts": 0,
-        "mma_m16n8k16": items * products(n1, n2, rows_in),
+        "mma_m16n8k16": items * products(n1, n2, rows_in, right_angle=right_angle),
         "fp32_flops": items * (butterflies + (2 * kept if scaled else 0)),
-        "half_flops": items * (18 * n + gates),
+        "half_flops": items * (18 * points + gates),
         "transposes": 0,
         "barriers": blocks + items * (2 + (ring == 1) + pregate),
     }
@@ -161,13 +186,16 @@ def kernel_counts(
     plan: Plan, batch: int, channels: int, *, variant: str, capacity_bytes: float
 ) -> Counts | None:
     """Counts of one call of the fused kernel, or None when it does not fit."""
-    gated = variant in GATED
+    gated, right_angle = variant in GATED, plan.packing == "right-angle"
     n1, n2 = plan.factors
     rows_in, rows_out = live_rows(plan)
-    shape = block_shape(plan.factors, rows_in, pregate=gated, capacity_bytes=capacity_bytes)
+    shape = block_shape(
+        plan.factors, rows_in, pregate=gated, capacity_bytes=capacity_bytes, right_angle=right_angle
+    )
     if shape is None:
         return None
-    n, items = plan.n, channels * ((batch + 1) // 2)
+    n, items = plan.points, channels * ((batch + 1) // 2)
+    points = 2 * n if right_angle else n
     found = totals(
         n1,
         n2,
@@ -183,15 +211,13 @@ def kernel_counts(
         keep=shape.keep,
         pregate=gated,
         postgate=gated,
+        right_angle=right_angle,
     )
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
     kept = rows_out * n2
     # Accesses of 16 bytes a lane: tables, spectrum, exchange, copies, gates, outputs. Products read by themselves.
     staged = 4 * rows_in * n2 * (4 if gated else 1)
-    accesses = 8 * n + (0 if shape.keep else 4 * n) + 4 * n + staged + 4 * kept * (2 if gated else 1)
-    issued = WARPS * (
-        -(-n2 // SLICE) * (rows_in + n1) // 16 + 4 * -(-n2 // SLICE) * n2 // 16
-    )  # one product instruction is a whole slice of a warp's rows
+    accesses = 8 * n + (0 if shape.keep else 4 * n) + 4 * points + staged + 4 * kept * (2 if gated else 1)
     return Counts(
         device_read_bytes=sequences + 4 * n * channels,
         device_write_bytes=found["written_y"],
@@ -204,10 +230,10 @@ def kernel_counts(
         + found["read_spectrum"]
         + (0 if shape.tables_shared else found["read_tables"]),
         warp_instructions=instructions(
-            products=items * issued,
+            products=items * issued(plan),
             fp32_flops=found["fp32_flops"],
             half_flops=found["half_flops"],
-            words=items * (3 * n + kept),
+            words=items * (3 * points + kept),
             accesses=items * accesses / 512,
         ),
         transforms=items,
@@ -215,9 +241,9 @@ def kernel_counts(
         blocks=-(-items // shape.teams),
         threads_per_block=32 * WARPS * shape.teams,
         shared_bytes_per_block=shape.shared_bytes,
-        registers_per_thread=min(255, REGISTERS[n]),
+        registers_per_thread=TURNED_REGISTERS if right_angle else min(255, REGISTERS[n]),
         workers_per_block=shape.teams,
-        fill_bytes_per_block=4 * factor_words(n1, n2, rows_in)
+        fill_bytes_per_block=4 * factor_words(n1, n2, rows_in, right_angle=right_angle)
         + (8 * n if shape.tables_shared else 0)
         + (shape.teams * 4 * n if shape.keep else 0),
         barriers_per_transform=float(2 + (shape.ring == 1) + gated),

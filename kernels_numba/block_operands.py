@@ -116,7 +116,7 @@ def constants(
     undone = factor_scale(n2, 0.5, dtype), factor_scale(n3, 0.5, dtype)
     forward, inverse = twiddles(at.k2, (at.column_in, at.column_out), (n2, n3), undone)
     if right_angle:
-        first, last, _ = right_angle_factors(n1, np.arange(n1), rows_in, dtype)
+        first, last, _ = right_angle_factors(n1, np.arange(n1), rows_read(rows_in), dtype)
         last = last.reshape(-1, 2 * n1)
     else:
         first = outer_factor(n1, np.arange(n1), at.k1, shift=0.0, dtype=dtype)[:, at.row_in][:, :rows_in]
@@ -157,7 +157,7 @@ def outer_twiddles(
     q, points = n2 * n3, n1 * n2 * n3
     parts = []
     if right_angle:
-        *_, scale = right_angle_factors(n1, np.arange(n1), rows_in, dtype)
+        *_, scale = right_angle_factors(n1, np.arange(n1), rows_read(rows_in), dtype)
         k1 = np.arange(n1)[:, None] + TURN
         for strip in range(q // STRIP):
             row, column = strip_columns(n3, strip)

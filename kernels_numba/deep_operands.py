@@ -19,6 +19,7 @@ from kernels_numba.operands import (
     mirrored,
     right_angle_factors,
     rounding_scale,
+    rows_read,
     twiddles,
 )
 from kernels_numba.tile import layout
@@ -111,7 +112,9 @@ def outer_factors(
     Columns of the first and rows of the second are both parts of samples; with right-angle packing real samples.
     """
     if right_angle:
-        first, last, scale = right_angle_factors(n1, mirrored(n1, self_paired=True), max(16, rows_in), dtype)
+        first, last, scale = right_angle_factors(
+            n1, mirrored(n1, self_paired=True), rows_read(max(16, rows_in)), dtype
+        )
         return first, last.swapaxes(1, 2).reshape(-1, 2 * n1), scale, scale
     (first, there), (last, back) = (outer_factor(n1, inverse=way, dtype=dtype) for way in (False, True))
     # Rows of zeros, and rows that nobody wants, are the last ones of both parts.

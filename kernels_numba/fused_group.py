@@ -34,9 +34,9 @@ def build(tile: Any, spec: Spec) -> Any:
     n1, n2, n = spec.n1, spec.n2, spec.n
     teams, halves, guarded, ring = spec.teams, spec.halves, spec.guarded, spec.ring
     gated_in, gated_out, twice = spec.pregate, spec.postgate, spec.twice
-    in_shared, scaled = spec.tables_shared, spec.scaled
+    in_shared, scaled, turned = spec.tables_shared, spec.scaled, spec.right_angle
     warps, keep = spec.warps, spec.keep
-    exchange_column = n1 // 8 * CORE_WORDS
+    exchange_column = spec.exchange_rows // 8 * CORE_WORDS
     packed = n2 // 4  # registers of the real parts of a warp's 16 rows, packed
     row_groups = 1 if spec.rows_out < n1 else 2
     kept = packed * row_groups // 2
@@ -45,7 +45,7 @@ def build(tile: Any, spec: Spec) -> Any:
 
     # Where things lie in shared memory.
     at_f1 = 0
-    at_f2 = at_f1 + n1 * spec.rows_in // 2
+    at_f2 = at_f1 + spec.exchange_rows * spec.rows_in // 2
     at_f2i = at_f2 + n2 * n2 // 2
     at_f1i = at_f2i + n2 * n2 // 2
     at_tables = spec.factor_words
@@ -79,28 +79,26 @@ def build(tile: Any, spec: Spec) -> Any:
     )
     gate_in = tile.multiply(4 * len(gate_pieces))
     twiddled = "shared" if in_shared else "global"
-    stage1 = tile.group_dft_rows_times(
-        n2,
-        spec.rows_in // 16,
-        along=4 * CORE_WORDS,
-        across=4 * column_words,
-        inverse=False,
-        self_paired=True,
-        table=twiddled,
-    )
-    stage2 = tile.group_dft_columns_times(
-        n2, n2 // 16, inverse=False, table="registers" if keep else "global"
-    )
-    stage3 = tile.group_dft_columns_times(n2, n2 // 16, inverse=True, table=twiddled)
-    stage4 = tile.group_dft_rows(
-        n2,
-        n1 // 16,
-        along=4 * CORE_WORDS,
-        across=4 * exchange_column,
-        inverse=True,
-        lower_half=spec.rows_out < n1,
-    )
-    to_a = tile.select(columns_to_a(16, n2))
+    in_rows = {"along": 4 * CORE_WORDS, "across": 4 * column_words}
+    out_rows = {"along": 4 * CORE_WORDS, "across": 4 * exchange_column}
+    spectral = "registers" if keep else "global"
+    if turned:
+        to_parts = tile.group_to_parts_times(n2, spec.rows_in // 16, table=twiddled, **in_rows)
+        stage2, stage3 = (
+            tile.group_dft_columns_of_both(n2, n2 // 16, inverse=bool(i), table=table)
+            for i, table in enumerate((spectral, twiddled))
+        )
+        stage4 = tile.group_from_parts(n2, spec.exchange_rows // 16, **out_rows)
+    else:
+        stage1 = tile.group_dft_rows_times(
+            n2, spec.rows_in // 16, inverse=False, self_paired=True, table=twiddled, **in_rows
+        )
+        stage2, stage3 = (
+            tile.group_dft_columns_times(n2, n2 // 16, inverse=bool(i), table=table)
+            for i, table in enumerate((spectral, twiddled))
+        )
+        stage4 = tile.group_dft_rows(n2, n1 // 16, inverse=True, lower_half=spec.rows_out < n1, **out_rows)
+    to_a = tile.select(_columns_to_a(spec))
     load_words = tile.load_global(2 * packed, 4)
     prefetch = tile.prefetch
     at_forward = at_tables if in_shared else 0
@@ -152,8 +150,8 @@ def build(tile: Any, spec: Spec) -> Any:
         copy_from = small((w * my_rows + row) * n2 + column)
         row = small(index & 7)
         gate_at = small(w * my_words + row * 4 + (index >> 3) * column_words)
-        up = small((8 * w + g) * n2)
-        down = small((n1 - 1 - 8 * w - g) * n2)
+        up = small(((16 if turned else 8) * w + g) * n2)
+        down = small(up + 8 * n2 if turned else (n1 - 1 - 8 * w - g) * n2)
         left = small((n2 >> 3) * t)
         right = small(n2 - (n2 >> 3) - left)
         alone = small((w == 0) & (g == 0))  # row 0 of the first stage
@@ -202,7 +200,10 @@ def build(tile: Any, spec: Spec) -> Any:
                         store_rows(x, x, x, x, gate_in(load_rows(x, x, x, x), load_rows(v, v, v, v)))
                     fence()
                     meet(team)
-                z1 = stage1(at_f1, at, tables, at_forward + my_table, alone)
+                if turned:
+                    z1 = to_parts(at_f1, at, tables, at_forward + my_table)
+                else:
+                    z1 = stage1(at_f1, at, tables, at_forward + my_table, alone)
                 if ring == 1:
                     meet(team)
                 else:
@@ -286,15 +287,27 @@ def _column_place(tile: int) -> int:
     return tile + tile // SLICE_TILES * SLICE_TILES
 
 
+def _columns_to_a(spec: Spec) -> tuple[int, ...]:
+    """A warp's complex rows as the left operand of a contraction of columns; of right-angle packing both sequences'."""
+    one = columns_to_a(16, spec.n2)
+    return tuple(i * len(one) + r for i in range(2 if spec.right_angle else 1) for r in one)
+
+
 def _exchange_pieces(spec: Spec) -> Any:
-    """Four neighbouring core matrices of a row group at a time, real parts, then imaginary parts."""
+    """Four neighbouring core matrices of a row group at a time, real parts, then imaginary parts.
+
+    Imaginary parts are columns beside the real ones; of right-angle packing, whose second sequence is beside the
+    first, they are rows below, since both are contracted.
+    """
     tiles, packed = spec.n2 // 8, spec.n2 // 4
-    width, column = min(tiles, SLICE_TILES), spec.n1 // 8 * CORE_WORDS
+    width, column = min(tiles, SLICE_TILES), spec.exchange_rows // 8 * CORE_WORDS
+    beside = (0, spec.n1 // 8 * CORE_WORDS) if spec.right_angle else (0, width * column)
     return tuple(
         (
-            (_column_place(j) + part * width) * column + group * CORE_WORDS,
-            tuple(part * packed + group * tiles + j + i for i in range(4)),
+            (_column_place(j) + sequence * width) * column + beside[part] + group * CORE_WORDS,
+            tuple((2 * sequence + part) * packed + group * tiles + j + i for i in range(4)),
         )
+        for sequence in range(2 if spec.right_angle else 1)
         for part in range(2)
         for group in range(2)
         for j in range(0, tiles, 4)
@@ -315,6 +328,8 @@ def _output_pieces(spec: Spec, first_register: int) -> Any:
     return tuple(pieces)
 
 
+TOGETHER = {"right-angle": 2}
+"""By packing, sequences of an item, where they are not those of a transform."""
 SIGNATURE = ("HALVES",) * 4 + ("WORDS", "FLOATS", "WORDS", "WORDS") + ("HALVES",) * 2 + ("INT",) * 6
 """Kinds of the kernel's arguments, for the compiler."""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kernels_numba.block_operands import _maps, outer_factor, strip_columns
 from kernels_numba.device import LARGEST_SHARED_BYTES
-from kernels_numba.operands import TURN, factor, factor_scale, right_angle_factors, twiddles
+from kernels_numba.operands import TURN, factor, factor_scale, right_angle_factors, rows_read, twiddles
 from kernels_numba.tile import layout
 from monarch import Plan
 
@@ -342,7 +342,7 @@ def _turned_stage(
     n1: int, n2: int, n3: int, rows_in: int, dtype: str
 ) -> tuple[list[NDArray], list[NDArray[np.int32]]]:
     """The same with right-angle packing: rows of real parts above those of imaginary parts."""
-    whole, _, scale = right_angle_factors(n1, np.arange(n1), rows_in, dtype)
+    whole, _, scale = right_angle_factors(n1, np.arange(n1), rows_read(rows_in), dtype)
     by_part = whole.reshape(2, -1, ROWS // 2, rows_in)
     first = [by_part[:, part].reshape(ROWS, rows_in) for part in range(by_part.shape[1])]
     tables = []

@@ -18,9 +18,11 @@ TUNED: dict[tuple[int, ...], tuple[int, int, bool, bool]] = {
 }
 """By factors: pairs of sequences a block works on at once, copies that run ahead (2) or not (1), twiddles in shared
 memory, and the spectrum in registers while the channel lasts."""
+TURNED: dict[tuple[int, ...], tuple[int, int, bool, bool]] = {(64, 32): (3, 2, True, True)}
+"""The same, with right-angle packing."""
 FACTORS = tuple(TUNED)
 """The factors this kernel takes,"""
-PACKINGS = {"pair": FACTORS}
+PACKINGS = {"pair": FACTORS, "right-angle": tuple(TURNED)}
 """and with which packing."""
 CORE_WORDS = 32
 """An 8 x 8 core matrix."""
@@ -53,10 +55,12 @@ class Spec:
     ring: int = 2
     tables_shared: bool = True
     keep: bool = True
+    right_angle: bool = False
+    """Two real sequences of at most N / 2 samples as complex ones of N / 2 = N1 N2 points each."""
 
     @property
     def n(self) -> int:
-        """Transform length N."""
+        """Points of the complex transform."""
         return self.n1 * self.n2
 
     @property
@@ -69,17 +73,22 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         gates += "_twice" if self.twice else ""
-        shape = f"{self.n1}x{self.n2}_in{self.rows_in}_out{self.rows_out}"
+        shape = f"{self.n1}x{self.n2}{'_right' * self.right_angle}_in{self.rows_in}_out{self.rows_out}"
         guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         return (
             f"fftconv_group_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_t{self.teams}"
         )
 
+    @property
+    def exchange_rows(self) -> int:
+        """Rows of the last contraction: k1, or with right-angle packing their real parts, then imaginary parts."""
+        return 2 * self.n1 if self.right_angle else self.n1
+
     # ---- shared memory, in words ---------------------------------------------------------------------------
     @property
     def factor_words(self) -> int:
         """The DFT factors."""
-        return (self.n1 * self.rows_in + self.n1**2 + 2 * self.n2**2) // 2
+        return (self.exchange_rows * (self.rows_in + self.n1) + 2 * self.n2**2) // 2
 
     @property
     def column_words(self) -> int:
@@ -99,7 +108,7 @@ class Spec:
     @property
     def team_words(self) -> int:
         """A team's buffers, and its exchange."""
-        return self.ring * self.stage_words + self.n
+        return self.ring * self.stage_words + self.exchange_rows * self.n2
 
     @property
     def shared_bytes(self) -> int:
@@ -127,14 +136,16 @@ def make_spec(
     if plan.factors not in PACKINGS.get(plan.packing, ()):
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the warpgroup kernel; accepted "
-            f"are {FACTORS} with packing 'pair'"
+            f"are {FACTORS} with packing 'pair', {PACKINGS['right-angle']} with 'right-angle'"
         )
     n1, n2 = plan.factors
-    tuned = zip(("teams", "ring", "tables_shared", "keep"), TUNED[n1, n2], strict=True)
-    choices = dict(tuned) | choices
+    right_angle = plan.packing == "right-angle"
+    settings = (TURNED if right_angle else TUNED)[n1, n2]
+    tuned = zip(("teams", "ring", "tables_shared", "keep"), settings, strict=True)
+    choices = dict(tuned) | {"right_angle": right_angle} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     rows_in = 32 * -(-signal // (32 * n2))  # each warp copies whole rows of core matrices
-    rows_out = n1 // 2 if wanted <= plan.n // 2 else n1
+    rows_out = n1 // 2 if wanted <= plan.n // 2 and not right_angle else n1
     if guarded is None:
         guarded = signal < plan.n or wanted < plan.n
     spec = Spec(n1, n2, dtype, rows_in, rows_out, halves, guarded, pregate, postgate, scaled, **choices)

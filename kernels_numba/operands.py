@@ -90,20 +90,38 @@ TURN = 0.25
 
 
 def right_angle_factors(
-    n1: int, k1: NDArray[np.intp], rows_in: int, dtype: str
+    n1: int, k1: NDArray[np.intp], rows: NDArray[np.intp], dtype: str
 ) -> tuple[NDArray, NDArray, float]:
-    """The first factor [2 N1, rows_in] of real samples, the last one [N1, N1, 2] of real results, and their scale.
+    """The first factor [2 N1, rows] of real samples, the last one [N1, N1, 2] of real results, and their scale.
 
-    Rows of the first are real parts, then imaginary parts of the frequencies k1 + 1/4, those of the last results; its
-    columns are k1 and their parts. Both are filled up to whole tiles with zeros.
+    Rows of the first are real parts, then imaginary parts of the frequencies k1 + 1/4, its columns samples ``rows``;
+    those of the last are results, k1 and their parts. Both are filled up to whole tiles with zeros.
     """
-    rows = rows_read(rows_in)
     wave = np.exp(-2j * np.pi * np.outer(k1 + TURN, np.arange(n1)) / n1) / np.sqrt(n1)
-    first, last = np.zeros((2 * n1, rows_in)), np.zeros((16 * -(-n1 // 16), n1, 2))
+    first, last = np.zeros((2 * n1, rows.size)), np.zeros((16 * -(-n1 // 16), n1, 2))
     first[:, rows < n1] = np.concatenate([wave.real, wave.imag])[:, rows[rows < n1]]
     last[:n1] = np.stack([wave.real, wave.imag], axis=-1).swapaxes(0, 1)
     scale = rounding_scale(last, dtype)
     return scale * first, scale * last, scale
+
+
+def turned_twiddles(
+    k1: NDArray[np.intp],
+    columns: tuple[NDArray[np.intp], NDArray[np.intp]],
+    shape: tuple[int, int],
+    scale: float,
+    dtype: str,
+) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+    """As `twiddles` of order 2, with right-angle packing: frequencies are turned, and k1 have no half steps.
+
+    ``scale``: of `right_angle_factors`.
+    """
+    rows, width = shape
+    forward, inverse = (
+        np.exp(-2j * np.pi * np.outer(k1 + TURN, column) / (rows * width)) / scale for column in columns
+    )
+    back: NDArray = np.conj(inverse) / factor_scale(width, 0.5, dtype)
+    return forward * np.exp(1j * np.pi * columns[0] / width), back
 
 
 def in_parts(

@@ -72,7 +72,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     the causal one of 1024. On warpgroups: all in both formats, and both variants of 4096 points. Order 3: the default
     plans, 16x32x32, 32x32x32, 80x16x16 and 96x16x16, in both formats, and the same variants of the shortest. Order 4:
     all plans in both formats, the gated and guarded kernels, and the causal one for pairs. Half signals by right-angle
-    packing: the default plans, of 1024 and 8192 in both formats and with gates. Any factors and fp32: see
+    packing: the default plans, of 1024, 4096 and 8192 in both formats and with gates. Any factors and fp32: see
     `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
     with K not a multiple of 8 and split, all tiles of the full product, and the realigning copy. Convolution layers:
     see `layer_kernels`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two
@@ -109,7 +109,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     turned = [plan for plan in default_plans(halved=True).values() if plan.packing == "right-angle"]
     for plan in (plan for plan in turned if plan.order < 4):
         yield _kernel(plan, "fp16")
-        if plan.n in (1024, 8192):
+        if plan.n in (1024, 4096, 8192):
             yield _kernel(plan, "bf16")
             yield _kernel(plan, "fp16", guarded=True, pregate=True, postgate=True)
     yield from _order_4()

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.operands import (
-    TURN,
     factor,
     factor_scale,
     in_parts,
@@ -19,6 +18,7 @@ from kernels_numba.operands import (
     right_angle_factors,
     rows_needed,
     rows_read,
+    turned_twiddles,
     twiddles,
 )
 from kernels_numba.tile import layout
@@ -89,12 +89,10 @@ def constants(
     forward, inverse = twiddles(at.k1, (at.column_in, at.column_out), (n1, n2), undone)
     first: NDArray
     if right_angle:
-        first, last, scale = right_angle_factors(n1, np.arange(n1), rows_in, dtype)
-        turned: NDArray = (
-            np.exp(-2j * np.pi * np.outer(np.arange(n1) + TURN, np.arange(n2)) / (n1 * n2)) / scale
+        first, last, scale = right_angle_factors(n1, np.arange(n1), rows_read(rows_in), dtype)
+        forward, inverse = turned_twiddles(
+            np.arange(n1), (at.column_in, at.column_out), (n1, n2), scale, dtype
         )
-        forward = turned[:, at.column_in] * np.exp(1j * np.pi * at.column_in / n2)
-        inverse = np.conj(turned[:, at.column_out]) / factor_scale(n2, 0.5, dtype)
     elif parts_in:
         row, part = np.tile(at.row_in[:rows_in], 2), np.repeat([0, 1], rows_in)
         first = in_parts(np.outer(at.k1, row), part, n1, factor_scale(n1, 0.0, dtype), inverse=False)

@@ -335,7 +335,9 @@ def _plans(*lists: tuple[int, ...], packing: str = "pair") -> tuple[Plan, ...]:
 
 PARTS: dict[str, Callable[[], None]] = {
     "warp": partial(convolve, *_plans((16, 16), (32, 32), (48, 32))),
-    "group": partial(convolve, *_plans((64, 32), (64, 64), (64, 128))),
+    "group": partial(
+        convolve, *_plans((64, 32), (64, 64), (64, 128)), *_plans((64, 32), packing="right-angle")
+    ),
     "block": partial(convolve, *_plans((8, 16, 16), (16, 16, 16), (16, 16, 32))),
     "block-large": partial(convolve, *_plans((32, 32, 32), (48, 16, 16))),
     "block-half": partial(convolve, *_plans((16, 16, 16), (32, 32, 32), packing="half")),

@@ -13,7 +13,7 @@ import pytest
 import tiny_groups
 from hardware import HALF, assert_same_halves, slots_a
 from numpy.typing import NDArray
-from tiny_groups import COLUMNS, DATA, FACTOR, KERNELS, STORED, TABLE, TEAMS
+from tiny_groups import COLUMNS, DATA, FACTOR, KERNELS, PARTS_DATA, PARTS_TABLE, STORED, TABLE, TEAMS
 from tiny_kernels import Data, Tiny, data_for
 
 from kernels_numba.tile.cpu import CpuTile
@@ -82,7 +82,8 @@ def expected(spec: Tiny, data: Data, team: int, rank: int) -> NDArray:
             plus[0], minus[0] = p[0, 0] + 1j * q[0, 0], p[1, 0] + 1j * q[1, 0]
         z = np.concatenate([plus] if where == "lower" else [plus, minus])
         return z if what == "rows" else z * table
-    words = quads(data, 256 * (4 * team + rank)).reshape(2, 4, 32)
+    warp = 4 * team + rank
+    words = quads(data, 256 * (7 - warp if where == "second" else warp)).reshape(2, 4, 32)
     slots = tuple(np.moveaxis(slots_a(1, 1), -1, 0))
     re, im = (
         np.ascontiguousarray(x).view(HALF[spec.dtype]).astype(float).reshape(4, 32, 2)[slots] for x in words
@@ -91,6 +92,24 @@ def expected(spec: Tiny, data: Data, team: int, rank: int) -> NDArray:
     p, q = (np.split(x @ factor, 2, axis=1) for x in (re, im))
     plus, minus = butterfly(np.stack(p), np.stack(q), inverse=False)
     return np.concatenate([plus, minus], axis=1) * table
+
+
+def sequences(spec: Tiny, data: Data, found: NDArray[np.int32], rank: int) -> tuple[NDArray, NDArray]:
+    """Two real sequences of 8 columns by a complex factor and a table, or their parts back: found, and expected."""
+    halves, mine = (
+        np.ascontiguousarray(found).view(HALF[spec.dtype]).astype(float),
+        slice(16 * rank, 16 * rank + 16),
+    )
+    at = DATA if spec.name == "from_parts" else PARTS_DATA
+    x = halves_at(data, at, 256, spec.dtype).reshape(2, ROWS, 8)  # core matrices [sequence, row group]
+    if spec.name == "from_parts":
+        return halves[:4].reshape(2, 16, 8), left_factor(data, spec.dtype)[mine] @ x
+    core = halves_at(data, FACTOR, 2048, spec.dtype).reshape(2, 2, 8, 2, 8, 8)
+    real, imaginary = core.transpose(0, 2, 4, 1, 3, 5).reshape(2, 64, ROWS)[:, mine]
+    words = np.ascontiguousarray(data.w[PARTS_TABLE + 128 * rank :][:128].reshape(32, 4).T)
+    table = words.view(HALF[spec.dtype]).astype(float).reshape(2, 16, 8)
+    got = halves.reshape(2, 2, 16, 8)  # [sequence, part]
+    return got[:, 0] + 1j * got[:, 1], (real @ x + 1j * (imaginary @ x)) * (table[0] + 1j * table[1])
 
 
 def check(spec: Tiny, data: Data, out: NDArray[np.int16]) -> None:
@@ -104,13 +123,15 @@ def check(spec: Tiny, data: Data, out: NDArray[np.int16]) -> None:
                 lying = np.concatenate([other[list(registers)] for _, registers in STORED]).reshape(-1)
                 assert np.array_equal(found, lying.reshape(2, 32, 4).transpose(0, 2, 1).reshape(8, 32))
                 continue
-            wanted = expected(spec, data, team, rank)
-            if spec.name == "rows:lower":
+            if "parts" in spec.name:
+                got, wanted = sequences(spec, data, found, rank)
+            elif spec.name == "rows:lower":
+                wanted = expected(spec, data, team, rank)
                 halves = np.ascontiguousarray(found[:4]).view(HALF[spec.dtype]).astype(float)
                 parts = halves.reshape(2, 2, 8, 4, 2).transpose(0, 2, 1, 3, 4).reshape(2, 8, COLUMNS)
                 got = parts[0] + 1j * parts[1]
             else:
-                got = fragment(found, spec.dtype)
+                got, wanted = fragment(found, spec.dtype), expected(spec, data, team, rank)
             unit = float(np.finfo(np.float16).eps if spec.dtype == "fp16" else 2.0**-7)
             # Sums of small integers are exact; they are rounded once, and a product with a table once or twice more.
             assert np.all(np.abs(got - wanted) <= 3 * unit * np.abs(wanted).max())
@@ -140,6 +161,14 @@ def test_compiles(spec: Tiny) -> None:
     sass = disassemble(compile_spec(tiny_groups, spec, (9, 0)))
     wanted = {"rows": 2, "rows:lower": 2, "rows_times:shared": 2, "rows_times:global": 2}
     wanted |= {"columns_times:registers": 2, "store_matrices": 0}
+    # Of both sequences one is stored; of the other an empty product is left, which ends its group.
+    wanted |= {
+        "to_parts:shared": 4,
+        "to_parts:global": 4,
+        "of_both:first": 3,
+        "of_both:second": 3,
+        "from_parts": 2,
+    }
     assert len(re.findall(r"\bHGMMA\b", sass)) == wanted[spec.name]
     assert ("STSM.16.M88.4" in sass) == (spec.name == "store_matrices")
     # What products read was written by ordinary stores: without this fence the tensor cores may read what was before.

@@ -24,6 +24,8 @@ FACTOR, DATA, TABLE = (
     1024,
     2048,
 )  # in shared memory and in ``w``: words of a left factor, of the data, of a table
+PARTS_DATA, PARTS_TABLE = 2048, 2560
+"""The same after a left factor of two parts."""
 SETTINGS = {"warps": 4 * TEAMS, "shared_words": 3072}
 KERNELS = {
     name: Tiny(name, "fp16", data=data, **SETTINGS)
@@ -34,6 +36,11 @@ KERNELS = {
         ("rows_times:global", "integers"),
         ("columns_times:registers", "integers"),
         ("store_matrices", "bits"),
+        ("to_parts:shared", "integers"),
+        ("to_parts:global", "integers"),
+        ("of_both:first", "integers"),
+        ("of_both:second", "integers"),
+        ("from_parts", "integers"),
     )
 }
 STORED = ((0, (0, 1, 2, 3)), (128, (7, 6, 5, 4)))
@@ -57,6 +64,16 @@ def build(tile: Any, spec: Tiny) -> Callable:
         COLUMNS, 2, along=ALONG, across=ACROSS, inverse=False, self_paired=True, table=where or "shared"
     )
     columns_times = tile.group_dft_columns_times(COLUMNS, 1, inverse=False, table="registers")
+    # Two sequences of 8 columns each; of inner columns 16, of which one sequence is written.
+    both, second = COLUMNS // 2, where == "second"
+    to_parts = tile.group_to_parts_times(
+        both, 2, along=ALONG, across=ACROSS, table=where if what == "to_parts" else "shared"
+    )
+    from_parts = tile.group_from_parts(both, 2, along=ALONG, across=ACROSS)
+    of_both = tile.group_dft_columns_of_both(COLUMNS, 1, inverse=False, table="registers")
+    one_of = tile.select(tuple(range(8 * second, 8 * second + 8)))
+    outer_in, outer_out, inner = what == "to_parts", what == "from_parts", what == "of_both"
+    join = tile.join
     store = tile.store_matrices(STORED)
     pack, pack_half = tile.pack(8), tile.pack(4)
     plain, lower, contract_rows, contract_columns = (
@@ -89,6 +106,14 @@ def build(tile: Any, spec: Tiny) -> Callable:
         elif contract_columns:
             x = load(w, 256 * index + 4 * l, 128)
             put(out, 0, 0, to, 0, 0, 0, columns_times(x, FACTOR, load(w, at, 128), 0))
+        elif outer_in:
+            at = small(PARTS_TABLE + 128 * rank + 4 * l)
+            put(out, 0, 0, to, 0, 0, 0, to_parts(FACTOR, PARTS_DATA, w, at))
+        elif outer_out:
+            put_half(out, 0, 0, to, 0, 0, 0, pack_half(from_parts(FACTOR, DATA)))
+        elif inner:
+            x = join(load(w, 256 * index + 4 * l, 128), load(w, 256 * (7 - index) + 4 * l, 128))
+            put(out, 0, 0, to, 0, 0, 0, one_of(of_both(x, FACTOR, load(w, at, 128), 0)))
         else:
             x = load(w, 256 * index + 4 * l, 128)
             barrier()

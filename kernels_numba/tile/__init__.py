@@ -46,6 +46,7 @@ made outside the kernel                            called inside
 ``mma(row_tiles, column_tiles, k_tiles)``          ``mma(a, b)``: product in float32
 ``dft_rows(row_tiles, column_tiles, k_tiles, ...)````dft(factor, data)``: contract the rows
 ``dft_columns(row_tiles, ..., k_tiles, inverse=)``  ``dft(data, factor)``: contract the columns
+``dft_rows_halves``, ``dft_columns_halves``        the same, rounded before outputs and mirrors are added up
 ``pack(count, swap=)``                             ``pack(values)``: round float32 to halves
 ``scale(count)``                                   ``scale(values, factor)``: float32
 ``multiply(count)``, ``multiply_complex(count)``   ``multiply(a, b)``: elementwise, in half precision
@@ -80,6 +81,8 @@ made outside the kernel                            called inside
 ``group_dft_rows_times(..., table=)``              ``dft(factor, data, source, at, alone)``: the same, rounded
                                                    and multiplied by a complex table
 ``group_dft_columns_times(columns, k_tiles, ...)`` ``dft(data, factor, source, at)``: contract the columns
+``group_to_parts_times``, ``group_from_parts``     two real sequences by a complex factor and a table, and back
+``group_dft_columns_of_both``                      ``dft(data, factor, source, at)``: of two sequences, by one table
 ================================================== ========================================================
 
 Some kernels have a vocabulary of their own beside that (``gpu_vocabularies.py``). "float", for fp32 convolutions, the

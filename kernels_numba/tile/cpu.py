@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels_numba.tile.cpu_correlation import CpuCorrelation
+from kernels_numba.tile.cpu_group_sequences import CpuGroupSequences
 from kernels_numba.tile.cpu_held import CpuHeld
 from kernels_numba.tile.cpu_memory import CpuMemory, Fragment, parted
 from kernels_numba.tile.cpu_prefetch import CpuPrefetch
-from kernels_numba.tile.cpu_sequences import CpuSequences
 from kernels_numba.tile.cpu_swaps import CpuSwaps
-from kernels_numba.tile.cpu_warpgroup import CpuWarpgroup
 from kernels_numba.tile.cpu_words import CpuWords
 from kernels_numba.tile.layout import HALF_TYPES, STORAGE_TYPES, WARP
 from kernels_numba.tile.machine import LANES, Lanes, Machine
@@ -53,9 +52,7 @@ def round_half(values: NDArray[np.float64], lost: NDArray[np.float64], dtype: st
         return bits.view(np.float32).astype(HALF_TYPES[dtype])
 
 
-class CpuTile(
-    CpuCorrelation, CpuHeld, CpuMemory, CpuPrefetch, CpuSequences, CpuSwaps, CpuWarpgroup, CpuWords
-):
+class CpuTile(CpuCorrelation, CpuGroupSequences, CpuHeld, CpuMemory, CpuPrefetch, CpuSwaps, CpuWords):
     """What all vocabularies share, for one half-precision type or for "fp32", bound to a machine."""
 
     name = "cpu"

@@ -29,13 +29,12 @@ from kernels_numba.tile.gpu_emit import (
     statement,
     unpack,
 )
+from kernels_numba.tile.gpu_group_sequences import GpuGroupSequences
 from kernels_numba.tile.gpu_held import GpuHeld
 from kernels_numba.tile.gpu_memory import GpuMemory
 from kernels_numba.tile.gpu_moves import GpuMoves
 from kernels_numba.tile.gpu_prefetch import GpuPrefetch
-from kernels_numba.tile.gpu_sequences import GpuSequences
 from kernels_numba.tile.gpu_swaps import GpuSwaps
-from kernels_numba.tile.gpu_warpgroup import GpuWarpgroup
 from kernels_numba.tile.gpu_words import GpuWords
 
 PTX = {
@@ -109,7 +108,7 @@ def opaque(typing_context, value):
 
 
 class GpuTile(
-    GpuCorrelation, GpuHeld, GpuMemory, GpuMoves, GpuPrefetch, GpuSequences, GpuSwaps, GpuWarpgroup, GpuWords
+    GpuCorrelation, GpuGroupSequences, GpuHeld, GpuMemory, GpuMoves, GpuPrefetch, GpuSwaps, GpuWords
 ):
     """What all vocabularies share, for one half-precision type ("fp16" or "bf16") or for "fp32"."""
 

@@ -255,7 +255,6 @@ class GpuWarpgroup:
 
     def _times(self, builder: Any, slices: list, compute: Any, where: Any, table: str) -> list:
         """Slices of a product, each rounded and multiplied by its part of a complex table; registers of the whole."""
-        source, at = where
         tiles = sum(map(len, slices))
         count = 2 * tiles
         words: list[Any] = [None] * (2 * count)
@@ -267,28 +266,24 @@ class GpuWarpgroup:
 
             def load(first: int = first, width: int = width, factors: list = factors) -> None:
                 for part in range(2):
-                    start = part * count + first
-                    if table == "registers":
-                        factors.extend(builder.extract_value(source, start + i) for i in range(width))
-                        continue
-                    for quad in range(start // 4, (start + width) // 4):
-                        if table == "shared":
-                            factors.extend(
-                                load_shared_words(builder, shared_address(builder, at), 512 * quad, 4)
-                            )
-                        else:
-                            factors.extend(load_global_words(builder, source, at, 128 * quad, 4))
+                    factors.extend(_table_words(builder, where, table, part * count + first, width))
 
             re, im = compute(chosen, load)
+            products = self._rounded_times(builder, re, im, factors)
             for y in range(2):
                 for i, tile in enumerate(chosen):
-                    low, register = 2 * (y * len(chosen) + i), y * len(chosen) + i
-                    value = [self.round_pair(builder, x[low], x[low + 1]) for x in (re, im)]
-                    factor = factors[register], factors[width + register]
-                    to = y * tiles + tile
-                    words[to], words[count + to] = self.complex_product(builder, *value, *factor)
+                    register, to = y * len(chosen) + i, y * tiles + tile
+                    words[to], words[count + to] = products[register], products[width + register]
             first += width
         return words
+
+    def _rounded_times(self, builder: Any, re: list, im: list, factors: list) -> list:
+        """Complex accumulators, rounded, times the registers of a table; of real parts, then of imaginary ones."""
+        half, found = len(factors) // 2, []
+        for i in range(half):
+            value = [self.round_pair(builder, x[2 * i], x[2 * i + 1]) for x in (re, im)]
+            found.append(self.complex_product(builder, *value, factors[i], factors[half + i]))
+        return [pair[part] for part in range(2) for pair in found]
 
     def _group_products(
         self,
@@ -308,6 +303,23 @@ class GpuWarpgroup:
         issues all instructions, another waits for them; between the two only what ``meanwhile`` emits, which must not
         touch the accumulators, since the tensor cores may be writing them.
         """
+        found = self._begin_products(builder, columns, left, right, steps, strides, transposed=transposed)
+        if meanwhile is not None:
+            meanwhile()
+        return self._await_products(builder, found, len(steps), pending=0)
+
+    def _begin_products(
+        self,
+        builder: Any,
+        columns: int,
+        left: list,
+        right: Any,
+        steps: list,
+        strides: tuple[int, int],
+        *,
+        transposed: bool,
+    ) -> list:
+        """Issue the products of `_group_products`; all their accumulators, which are not to be touched yet."""
         per = columns // 2
         kind = self.dtype.replace("fp16", "f16")
         name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind}"
@@ -329,30 +341,45 @@ class GpuWarpgroup:
                 outputs, keep = registers(part * per, per), "yes" if k else "no"
                 lines.append(f"{name} {outputs}, {a_text}, r, {keep}, {modes};")
         lines.append("wgmma.commit_group.sync.aligned;}")
-        kind = ir.LiteralStructType([F32] * count)
         value = asm(
             builder,
-            kind,
+            ir.LiteralStructType([F32] * count),
             [*left, right],
             " ".join(lines),
             ",".join(["=&f"] * count + ["r"] * (len(left) + 1)) + ",~{memory}",
             effect=True,
             convergent=True,
         )
-        found = unpack(builder, value, count)
-        if meanwhile is not None:
-            meanwhile()
+        return unpack(builder, value, count)
+
+    def _await_products(self, builder: Any, found: list, parts: int, *, pending: int) -> list[list]:
+        """Accumulators of ``parts`` products, when at most ``pending`` groups begun after them are under way."""
+        count, per = len(found), len(found) // parts
         value = asm(
             builder,
-            kind,
+            ir.LiteralStructType([F32] * count),
             found,
-            "wgmma.wait_group.sync.aligned 0;",
+            f"wgmma.wait_group.sync.aligned {pending};",
             ",".join(["=f"] * count + [str(i) for i in range(count)]) + ",~{memory}",
             effect=True,
             convergent=True,
         )
         found = unpack(builder, value, count)
-        return [found[part * per : (part + 1) * per] for part in range(len(steps))]
+        return [found[part * per : (part + 1) * per] for part in range(parts)]
+
+
+def _table_words(builder: Any, where: Any, table: str, start: int, width: int) -> list:
+    """``width`` registers of a table in lane order from register ``start`` on; see `group_dft_rows_times`."""
+    source, at = where
+    if table == "registers":
+        return [builder.extract_value(source, start + i) for i in range(width)]
+    words: list[Any] = []
+    for quad in range(start // 4, (start + width) // 4):
+        if table == "shared":
+            words += load_shared_words(builder, shared_address(builder, at), 512 * quad, 4)
+        else:
+            words += load_global_words(builder, source, at, 128 * quad, 4)
+    return words
 
 
 def _by_row_groups(found: list) -> list:
