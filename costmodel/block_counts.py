@@ -38,11 +38,13 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
 """By factors, as the kernel chooses: blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
 TURNED_SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (16, 16, 16): (4, 4, 1, False),
-    (16, 16, 32): (2, 4, 1, False),
+    (16, 16, 32): (2, 8, 1, False),
     (16, 32, 16): (2, 4, 1, False),
     (24, 16, 16): (2, 4, 1, False),
 }
 """The same with right-angle packing."""
+LEAN = ((24, 16, 16), (32, 32, 16))
+"""Of these the lists whose inner additions are of halves, and whose inner convolutions are always two at a time."""
 OTHER_SHAPE = (1, 8, 1, False)
 """The same for the other lists that it takes."""
 OTHERS = [
@@ -159,6 +161,7 @@ def totals(
     fold: Any = 1,
     half: bool = False,
     right_angle: bool = False,
+    lean: bool = False,
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
@@ -168,7 +171,8 @@ def totals(
     ``right_angle``: two sequences of at most N / 2 samples, each as N / 2 complex points; N1 counts the k1 of both,
     which share outer twiddles and spectrum, and the outer stages need no additions.
 
-    ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS` (not with ``half``).
+    ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS` (not with ``half``); with
+    ``lean`` any do, and inner additions are of halves.
     """
     channel_items = batch if half else (batch + 1) // 2
     q = n2 * n3
@@ -181,7 +185,7 @@ def totals(
     # Half-precision constants of the inner convolution: factors forward and inverse, twiddles forward and inverse.
     inner = 4 * n2 * n2 + 4 * n3 * n3 + 8 * q
     outer = strips * 2 * rows * (rows_in + last_rows(n1, fold=fold, right_angle=right_angle))
-    constants = outer + n1 * inner // (2 if together and not half else 1)
+    constants = outer + n1 * inner // (2 if (together or lean) and not half else 1)
     staged = 128 * strips * rows_in * (2 if pregate else 1)
     table = 8 * n // served if tables_shared else 0
     first = (
@@ -212,8 +216,8 @@ def totals(
         "shared_wavefronts": (shared_read + items * (exchanged + mirrored)) // 128 + items * conflicts,
         "bank_conflicts": items * conflicts,
         "mma_m16n8k16": items * products(n1, n2, n3, rows_in, fold=fold, right_angle=right_angle),
-        "fp32_flops": items * (8 * n + outer_additions + (rows_kept if scaled else 0)),
-        "half_flops": items * ((38 if half else 30) * n + gates),
+        "fp32_flops": items * ((0 if lean else 8 * n) + outer_additions + (rows_kept if scaled else 0)),
+        "half_flops": items * ((38 if half or lean else 30) * n + gates),
         "transposes": items * n // 32,
         "barriers": blocks + 3 * items,
     }

@@ -360,6 +360,7 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         warps=shape.warps,
         tables_shared=shape.tables_shared,
         together=q <= block_counts.TOGETHER_POINTS,
+        lean=right_angle and plan.factors in block_counts.LEAN,
         fold=fold,
         **how,
     )

@@ -43,13 +43,15 @@ AHEAD = ((8, 16, 16), (16, 16, 16), (32, 16, 16), (32, 16, 32), (32, 32, 16))
 
 TURNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
     (16, 16, 16): (4, 4, 1, False),
-    (16, 16, 32): (2, 4, 1, False),
+    (16, 16, 32): (2, 8, 1, False),
     (16, 32, 16): (2, 4, 1, False),
     (24, 16, 16): (2, 4, 1, False),
 }
 """As `TUNED`, with right-angle packing."""
 TURNED_AHEAD = ((24, 16, 16), (16, 32, 32), (32, 32, 16))
 """As `AHEAD`."""
+LEAN = ((24, 16, 16), (32, 32, 16))
+"""Factors whose kernels for right-angle packing are leaner; see `Spec.lean`. Measured: others gain nothing by it."""
 
 FACTORS = (
     (8, 16, 16),
@@ -98,6 +100,11 @@ class Spec:
     """The outer twiddles are kept in shared memory, not read through the caches."""
     ahead: bool = False
     """The spectrum of a pair of k1 is loaded while the pair before it, or the outer stage, is worked on."""
+    lean: bool = False
+    """Two inner convolutions at a time in fewer instructions: outputs and mirrors are added up in halves, and two k1
+    are read from the exchange while the two before them are worked on. (For errors that leave room: half signals.)"""
+    short: bool = False
+    """What comes from an exchange is multiplied by products 8 deep; with ``lean``."""
     windows: bool = False
     """Sequences are overlapping windows of one row."""
     half: bool = False
@@ -154,7 +161,7 @@ class Spec:
     @property
     def together(self) -> bool:
         """Whether two inner convolutions are done at a time: two chains, which share their constants."""
-        return self.q <= TOGETHER_POINTS
+        return self.lean or self.q <= TOGETHER_POINTS
 
     @property
     def unit(self) -> int:
@@ -194,7 +201,9 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         gates += "_twice" if self.twice else ""
-        packed = "_half" * self.half + "_right" * self.right_angle
+        packed = (
+            "_half" * self.half + "_right" * self.right_angle + "_lean" * self.lean + "_short" * self.short
+        )
         shape = f"{self.n1}x{self.n2}x{self.n3}{packed}_in{self.rows_in}_out{self.rows_out}"
         guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         guard += ("_windows" if self.windows else "") + (f"_marked{self.marked}" if self.marked else "")
@@ -297,7 +306,7 @@ def make_spec(
     choices = {"warps": warps, "ring": ring, "tables_shared": in_shared, "ahead": ahead} | choices
     if right_angle:  # the k1 of both sequences
         n1 *= 2
-        choices["right_angle"] = True
+        choices = {"right_angle": True, "lean": plan.factors in LEAN} | choices
     signal, wanted = plan.signal or plan.n, plan.wanted or plan.n
     rows_in = 16 * -(-signal // (16 * n2 * n3 * (2 if half else 1))) if n1 >= 16 else 16
     rows_out = max(n1, 16) // (2 if wanted <= plan.n // 2 else 1)

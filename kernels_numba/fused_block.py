@@ -27,6 +27,7 @@ from kernels_numba import block_pieces as pieces
 from kernels_numba.block_operands import kept_axes, operand_key, operands, skipped_points
 from kernels_numba.block_operands import spectrum_of_plan as spectrum_layout
 from kernels_numba.block_spec import FACTORS, PACKINGS, STRIP, STRIP_WORDS, Spec, make_spec, min_blocks
+from kernels_numba.block_stages import inner_stages, outer_stages
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 
 
@@ -43,9 +44,9 @@ def build(tile: Any, spec: Spec) -> Any:
     gated_in, gated_out, twice, in_shared = spec.pregate, spec.postgate, spec.twice, spec.tables_shared
     gates_after = gated_in and spec.gates_after
     half, unit, right, beside = spec.half, spec.unit, spec.right_angle, spec.beside
-    windows, ahead = spec.windows, spec.ahead and not (half or spec.marked)
+    windows, ahead, lean = spec.windows, spec.ahead and not (half or spec.marked), spec.lean
     rows, lanes, fold = spec.rows, spec.lanes, spec.fold
-    t1, t2, j2, k3 = rows // 16, n2 // 16, n3 // 8, n3 // 16  # tiles of rows and columns
+    t1, t2, j2 = rows // 16, n2 // 16, n3 // 8  # tiles of rows and columns
     in_tiles, groups1, strips = spec.rows_in // 16, rows // 8, spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
     outer, kept = groups1 * 4, spec.rows_out // 8 * 4  # registers of real parts of a strip, in and out
@@ -79,11 +80,7 @@ def build(tile: Any, spec: Spec) -> Any:
     first_to_b, second_to_b = (tile.pair_halves(pieces.rows_to_b(spec, part)) for part in range(2))
     log_width = 5 + int(half)
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
-    if right:
-        stage1, multiply_outer = tile.mma_to_parts(t1, 4, in_tiles), tile.multiply_complex_shared(outer // 2)
-    else:
-        stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
-        multiply_outer = tile.multiply_complex(outer)
+    stage1, multiply_outer, stage1i = outer_stages(tile, spec)
     pack_outer = tile.pack(2 * outer)
     load_table_shared, load_table = (f(2 * outer // served, 4) for f in (tile.load_shared, tile.load_global))
     put_first = tile.store_shared_pieces(pieces.first_exchange_pieces(spec))
@@ -92,11 +89,7 @@ def build(tile: Any, spec: Spec) -> Any:
     get_first = tile.load_pieces(pieces.first_exchange_reads(spec), 2 * registers_b)
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(n3 * spec.kept3 // 64, 4)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
-    stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
-    stage3 = tile.dft_columns(t2, spec.kept3 // 8, k3, inverse=False)
-    stage3i = tile.dft_columns(t2, j2, spec.kept3 // 16, inverse=True)
-    stage2i = tile.dft_rows(t2, j2, t2, inverse=True)
-    pack_inner, pack_bins = tile.pack(2 * inner), tile.pack(bins // 32)
+    stage2, stage3, stage3i, stage2i, pack_inner, pack_bins = inner_stages(tile, spec)
     load_bins, multiply_bins = tile.load_global(bins // 32, 4), tile.multiply_complex(bins // 64)
     to_a, bins_to_a = tile.select(columns_to_a(n2, n3)), tile.select(columns_to_a(n2, spec.kept3))
     transpose = tile.transpose(rows_of_tile_to_b(n2, n3))
@@ -106,10 +99,6 @@ def build(tile: Any, spec: Spec) -> Any:
     # C
     get_second = tile.load_pieces(pieces.second_exchange_reads(spec), 16 * t1)
     load_f1i = tile.load_shared(spec.last_rows // 16 * t1 * 4, 4)
-    if right:
-        stage1i = tile.mma_from_parts(spec.last_rows // 16, 4, t1, 2 * kept)
-    else:
-        stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
     weave = tile.select(pieces.woven(spec))
     mirror = tile.select(pieces.mirror_registers(n2, n3))
@@ -263,6 +252,10 @@ def build(tile: Any, spec: Spec) -> Any:
             # ---- B: the inner convolution of two k1 at a time
             pair = small(w * my_pairs)
             pair_end = small(pair + turns_of(my_pairs))
+            if lean:
+                at = small(first_get + pair * es2)
+                odd_at = small(at + es)
+                x0, x1 = get_first(at, at, at, at), get_first(odd_at, odd_at, odd_at, odd_at)
             while pair < pair_end:
                 if marked:  # nothing is kept of these two k1; `spectrum.Spectrum` has the marks
                     mark_at = small(total + (h - divide(h, marked) * marked) * (n1 // 2) + pair)
@@ -312,9 +305,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     )
                     y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
                 elif together:  # two independent chains, where registers allow
-                    x0 = get_first(at, at, at, at)
-                    odd_at = small(at + es)
-                    x1 = get_first(odd_at, odd_at, odd_at, odd_at)
+                    if not lean:
+                        x0 = get_first(at, at, at, at)
+                        odd_at = small(at + es)
+                        x1 = get_first(odd_at, odd_at, odd_at, odd_at)
                     if not ahead:
                         k0 = load_bins(spectrum, from_k, 128)
                         k1 = k0 if right else load_bins(spectrum, from_k + bins, 128)
@@ -364,6 +358,10 @@ def build(tile: Any, spec: Spec) -> Any:
                         load_inner_shared(at_t2i + c, 128),
                     )
                     y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
+                if lean and pair + 1 < pair_end:
+                    at = small(at + es2)
+                    odd_at = small(at + es)
+                    x0, x1 = get_first(at, at, at, at), get_first(odd_at, odd_at, odd_at, odd_at)
                 if in_shared:
                     even = multiply_inner(z3, load_inner_shared(at_tables + table0, 128))
                     uneven = multiply_inner(y3, load_inner_shared(at_tables + table1, 128))

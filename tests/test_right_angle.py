@@ -15,12 +15,13 @@ from test_kernel_counts import check, count
 import kernels_numba
 import monarch
 import reference
-from costmodel import block_counts, deep_counts, kernel_counts
+from costmodel import block_counts, deep_counts, group_counts, kernel_counts
 from kernels_numba import (
     FFTConv,
     filter_whole,
     fused_block,
     fused_deep,
+    fused_group,
     fused_warp,
     prepare_filter,
     spectrum,
@@ -29,8 +30,10 @@ from kernels_numba.families import RIGHT_ANGLE_FACTORS, default_plans, sequences
 from kernels_numba.tile.layout import HALF_TYPES
 from monarch import Plan
 
-LISTS = [f for family in (fused_warp, fused_block, fused_deep) for f in family.PACKINGS["right-angle"]]
-SMALL = [f for f in LISTS if prod(f) <= 1024] + [(16, 16, 16)]
+LISTS = [
+    f for family in (fused_warp, fused_group, fused_block, fused_deep) for f in family.PACKINGS["right-angle"]
+]
+SMALL = [f for f in LISTS if prod(f) <= 2048] + [(16, 16, 16)]
 VARIANTS = [
     ("causal", 1.0, False),
     ("causal", 0.93, True),
@@ -113,6 +116,7 @@ def test_what_it_is_not_for() -> None:
     seed=seeds,
 )
 @example(factors=(24, 16, 16), variant=VARIANTS[1], dtype="fp16", batch=3, seed=1)
+@example(factors=(64, 32), variant=VARIANTS[1], dtype="bf16", batch=3, seed=1)
 @example(factors=(8, 8, 16, 16), variant=VARIANTS[1], dtype="fp16", batch=1, seed=3)
 def test_within_the_bound_of_the_reference(
     factors: tuple[int, ...], variant: tuple, dtype: str, batch: int, seed: int
@@ -131,7 +135,7 @@ def test_within_the_bound_of_the_reference(
 
 
 @pytest.mark.parametrize("mode", ["causal", "two-sided"])
-@pytest.mark.parametrize("factors", [(16, 16), (16, 32), (24, 32)], ids=str)
+@pytest.mark.parametrize("factors", [(16, 16), (16, 32), (24, 32), (64, 32)], ids=str)
 def test_filters_are_transformed_as_by_numpy(factors: tuple[int, ...], mode: str) -> None:
     """By one launch and by passes, which make the adjoint too; every word within its roundoff."""
     plan, length = plan_of(factors), prod(factors)
@@ -187,6 +191,8 @@ def test_half_signals_go_this_way_where_it_is_faster() -> None:
 )
 @example((24, 16, 16), "fp16", 2, 1.0, (True, True), 2, 1e4)
 @example((24, 32), "bf16", 3, 0.93, (True, True), 2, 1e4)
+@example((64, 32), "fp16", 3, 0.93, (True, True), 2, 1e4)
+@example((64, 32), "bf16", 2, 1.0, (False, False), 1, 1.0)
 @example((8, 8, 16, 16), "fp16", 2, 1.0, (False, True), 1, 1e4)
 def test_counts_equal_the_counters(
     factors: tuple[int, ...],
@@ -204,12 +210,15 @@ def test_counts_equal_the_counters(
     how: dict[str, Any] = {"batch": batch, "channels": 1, "length": length, "right_angle": True}
     how |= {"pregate": gates[0], "postgate": gates[1], "scaled": convolve.scaled} | grid
     taken, first, rest = convolve.spectrum.plan, 2 * factors[0], factors[1:]
-    if plan.order == 2:
+    if convolve.family is fused_group:
+        how |= {"tables_shared": spec.tables_shared, "ring": spec.ring, "keep": spec.keep}
+        expected = group_counts.totals(*factors, *group_counts.live_rows(taken), **how)
+    elif plan.order == 2:
         how["halves"] = spec.halves
         expected = kernel_counts.totals(first, *rest, *kernel_counts.warp_rows(taken), **how)
     elif plan.order == 3:
         how |= {"warps": spec.warps, "tables_shared": spec.tables_shared}
-        how["together"] = spec.q <= block_counts.TOGETHER_POINTS
+        how |= {"together": spec.q <= block_counts.TOGETHER_POINTS, "lean": factors in block_counts.LEAN}
         expected = block_counts.totals(first, *rest, *kernel_counts.rows(taken), **how)
     else:
         how |= {"middle_shared": spec.middle_shared, "early": spec.early}

@@ -59,6 +59,7 @@ LANES = range(32)
 DTYPES = ("fp16", "bf16")
 # Kernels whose meaning depends on the half-precision format.
 FORMATTED = ("mma", "dft_rows", "dft_columns", "pack", "multiply", "multiply_complex", "multiply_mirror")
+FORMATTED += ("dft_rows_halves", "dft_columns_halves")
 CASES = [
     Tiny(**{**vars(spec), "dtype": dtype})
     for spec in KERNELS.values()
@@ -319,6 +320,34 @@ def expect_transpose(spec: Tiny, data: Data) -> NDArray:
             )
         rows.append([block.T[lane >> 2, 2 * (lane & 3) :][:2].copy().view(np.int32)[0] for lane in LANES])
     return written(np.array(rows, np.int32))
+
+
+def added_in_halves(p: NDArray, q: NDArray, axis: int, spec: Tiny) -> NDArray:
+    """Registers of outputs and mirrors from [cosines; sines] applied to real parts (p) and imaginary parts (q)."""
+
+    def rounded(x: NDArray) -> NDArray:
+        return x.astype(HALF[spec.dtype]).astype(float)
+
+    (a, e), (d, b) = (np.split(rounded(x), 2, axis=axis) for x in (p, q))
+    outputs, mirrors = (a + b, d - e), (a - b, d + e)
+    if "inverse" in spec.name:
+        outputs, mirrors = mirrors, outputs
+    parts = [rounded(np.concatenate(pair, axis=axis)) for pair in zip(outputs, mirrors, strict=True)]
+    rows, columns = p.shape
+    axes = [x.reshape(rows // 8, 8, columns // 8, 4, 2).transpose(0, 2, 1, 3, 4) for x in parts]
+    return written(to_words(np.concatenate([x.reshape(-1, 32, 2) for x in axes]), spec.dtype))
+
+
+def expect_dft_rows_halves(spec: Tiny, data: Data, direction: str, depth: str = "") -> NDArray:
+    factor = gather(halves(read(data.w, 0, 8), spec.dtype), slots_a(2, 1))
+    parts = halves(read(data.w, 1024, 8), spec.dtype)
+    return added_in_halves(*(factor @ gather(x, slots_b(1, 2)) for x in (parts[:4], parts[4:])), 0, spec)
+
+
+def expect_dft_columns_halves(spec: Tiny, data: Data, direction: str) -> NDArray:
+    parts = halves(read(data.w, 0, 16), spec.dtype)
+    factor = gather(halves(read(data.w, 1024, 16), spec.dtype), slots_b(2, 4))
+    return added_in_halves(*(gather(x, slots_a(1, 2)) @ factor for x in (parts[:8], parts[8:])), 1, spec)
 
 
 EXACT = {name.removeprefix("expect_"): f for name, f in list(globals().items()) if name.startswith("expect_")}
@@ -629,6 +658,8 @@ COUNTS: dict[str, dict[str, Any]] = {
     "dft_rows:forward": {"mma_m16n8k16": 8, "fp32_flops": 2 * 32 * 16},
     "dft_rows:inverse:half": {"mma_m16n8k16": 8, "fp32_flops": 2 * 16 * 16},
     "dft_columns:forward": {"mma_m16n8k16": 16, "fp32_flops": 2 * 16 * 32},
+    "dft_rows_halves:forward": {"mma_m16n8k16": 8, "fp32_flops": 0, "half_flops": 2 * 32 * 16},
+    "dft_columns_halves:inverse": {"mma_m16n8k16": 16, "fp32_flops": 0, "half_flops": 2 * 16 * 32},
     "multiply": {"half_flops": 1024},
     "multiply_complex": {"half_flops": 6 * 1024},
     "multiply_mirror": {"half_flops": 14 * 4 * 64},

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from kernels_numba.tile.gpu_emit import pack_tuple, unpack
+from kernels_numba.tile.gpu_emit import F32, asm, pack_tuple, unpack
 from kernels_numba.tile.gpu_zeros import GpuZeros
 
 
@@ -26,13 +27,15 @@ class GpuSequences(GpuZeros):
         """
         return self._both(row_tiles, column_tiles, k_tiles, in_parts=True, kept=row_tiles * column_tiles * 4)
 
-    def mma_from_parts(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Any:
+    def mma_from_parts(
+        self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int, *, short: bool = False
+    ) -> Any:
         """Two complex sequences by one factor, of which the real parts are wanted: ``op(factor, data)``.
 
         ``data``: the B operands of the first and of the second sequence, whose parts are rows. Returns the first
-        ``kept`` accumulators of the first sequence, then as many of the second.
+        ``kept`` accumulators of the first sequence, then as many of the second. ``short``: see `_short_product`.
         """
-        return self._both(row_tiles, column_tiles, k_tiles, in_parts=False, kept=kept)
+        return self._both(row_tiles, column_tiles, k_tiles, in_parts=False, kept=kept, short=short)
 
     def mma_first(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Any:
         """Of the product of an A and a B operand the first ``kept`` accumulators, those of its first rows."""
@@ -54,7 +57,41 @@ class GpuSequences(GpuZeros):
 
         return product
 
-    def _both(self, row_tiles: int, column_tiles: int, k_tiles: int, *, in_parts: bool, kept: int) -> Any:
+    def _short_product(self, builder: Any, a: list, b: list, shape: tuple[int, int, int]) -> list:
+        """As `_real_product`, in products 8 deep, whose right operand is one register.
+
+        A pair of registers must lie side by side: where the two come from different loads, that takes moves, and two
+        products take fewer instructions than one with them.
+        """
+        row_tiles, column_tiles, k_tiles = shape
+        name = self.ptx["mma"].replace("m16n8k16", "m16n8k8")  # type: ignore[attr-defined]
+        text = name + " {$0,$1,$2,$3}, {$4,$5}, {$6}, {$7,$8,$9,$10};"
+        four, zero = ir.LiteralStructType([F32] * 4), ir.Constant(F32, 0.0)
+        tiles = {(m, n): [zero] * 4 for m in range(row_tiles) for n in range(column_tiles)}
+        for k in range(2 * k_tiles):
+            for m, n in tiles:
+                left = a[(m * k_tiles + k // 2) * 4 + 2 * (k % 2) :][:2]
+                right = b[(k // 2 * column_tiles + n) * 2 + k % 2]
+                operands = [*left, right, *tiles[m, n]]
+                result = asm(builder, four, operands, text, "=f,=f,=f,=f,r,r,r,0,1,2,3", convergent=True)
+                tiles[m, n] = unpack(builder, result, 4)
+        return [
+            tiles[y // 2, n][2 * (y % 2) + e]
+            for y in range(2 * row_tiles)
+            for n in range(column_tiles)
+            for e in range(2)
+        ]
+
+    def _both(
+        self,
+        row_tiles: int,
+        column_tiles: int,
+        k_tiles: int,
+        *,
+        in_parts: bool,
+        kept: int,
+        short: bool = False,
+    ) -> Any:
         shape = (row_tiles, column_tiles, k_tiles)
 
         @intrinsic
@@ -65,7 +102,7 @@ class GpuSequences(GpuZeros):
                 a = unpack(builder, args[0], row_tiles * k_tiles * 4)
                 b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
                 middle = len(b) // 2
-                product_of = self._real_product  # type: ignore[attr-defined]
+                product_of = self._short_product if short else self._real_product  # type: ignore[attr-defined]
                 found = [product_of(builder, a, x, shape)[:kept] for x in (b[:middle], b[middle:])]
                 if in_parts:
                     found = [x[i * (kept // 2) : (i + 1) * (kept // 2)] for i in range(2) for x in found]
@@ -75,6 +112,84 @@ class GpuSequences(GpuZeros):
             return result(factor, data), codegen
 
         return product
+
+    def dft_rows_halves(
+        self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool, short: bool = False
+    ) -> Any:
+        """As `dft_rows`, rounded to registers of halves before outputs and mirrors are added up, in halves too.
+
+        ``short``: see `_short_product`.
+        """
+        width = row_tiles * column_tiles
+        pairs = [(i, i + width) for i in range(width)]
+
+        @intrinsic
+        def product(typing_context, factor, data):
+            result = types.UniTuple(types.int32, 4 * width)
+
+            def codegen(context, builder, signature, args):
+                a = unpack(builder, args[0], row_tiles * k_tiles * 4)
+                b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
+                shape = (row_tiles, column_tiles, k_tiles)
+                middle = len(b) // 2
+                product_of = self._short_product if short else self._real_product  # type: ignore[attr-defined]
+                sums = [product_of(builder, a, x, shape) for x in (b[:middle], b[middle:])]
+                words = self.added_halves(builder, sums[0], sums[1], pairs, inverse=inverse)
+                return pack_tuple(context, builder, signature.return_type, words)
+
+            return result(factor, data), codegen
+
+        return product
+
+    def dft_columns_halves(self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool) -> Any:
+        """As `dft_columns`, rounded to registers of halves before outputs and mirrors are added up, in halves too."""
+        groups, half = 2 * row_tiles, column_tiles // 2
+        pairs = [
+            (y * column_tiles + n, y * column_tiles + n + half) for y in range(groups) for n in range(half)
+        ]
+
+        @intrinsic
+        def product(typing_context, data, factor):
+            result = types.UniTuple(types.int32, 2 * groups * column_tiles)
+
+            def codegen(context, builder, signature, args):
+                a = unpack(builder, args[0], 2 * row_tiles * k_tiles * 4)
+                b = unpack(builder, args[1], k_tiles * column_tiles * 2)
+                shape = (row_tiles, column_tiles, k_tiles)
+                middle = len(a) // 2
+                sums = [self._real_product(builder, x, b, shape) for x in (a[:middle], a[middle:])]  # type: ignore[attr-defined]
+                words = self.added_halves(builder, sums[0], sums[1], pairs, inverse=inverse)
+                return pack_tuple(context, builder, signature.return_type, words)
+
+            return result(data, factor), codegen
+
+        return product
+
+    def added_halves(
+        self, builder: Any, p: list, q: list, pairs: list[tuple[int, int]], *, inverse: bool
+    ) -> list:
+        """Outputs and mirrors from accumulators W Re z and W Im z, rounded first; for use in code generation.
+
+        ``pairs``: registers of halves that are an output and its mirror. Registers of real parts, then imaginary ones.
+        """
+        ones = {"fp16": 0x3C003C00, "bf16": 0x3F803F80}[self.dtype]  # type: ignore[attr-defined]
+        one, minus_one = (ir.Constant(ir.IntType(32), x) for x in (ones, ones ^ 0x80008000))
+        fma = self._fma  # type: ignore[attr-defined]
+        words = [
+            [self.round_pair(builder, *x[2 * i : 2 * i + 2]) for i in range(len(x) // 2)]  # type: ignore[attr-defined]
+            for x in (p, q)
+        ]
+        re: list[Any] = [None] * len(words[0])
+        im: list[Any] = [None] * len(words[0])
+        for i, j in pairs:
+            a, e, d, b = words[0][i], words[0][j], words[1][i], words[1][j]
+            plus = fma(builder, b, one, a), fma(builder, e, minus_one, d)
+            minus = fma(builder, b, minus_one, a), fma(builder, e, one, d)
+            if inverse:
+                plus, minus = minus, plus
+            re[i], im[i] = plus
+            re[j], im[j] = minus
+        return re + im
 
     def multiply_complex_shared(self, count: int) -> Any:
         """``op(a, b)``: two complex sequences of ``count`` registers a part, times the same ``count`` complex ones."""
