@@ -21,7 +21,7 @@ def _rows() -> list[Row]:
     found = []
     for row in measurements.read(GPU, op="fftconv"):
         variant = str(row.case_values["variant"])
-        if int(row.case_values["N"]) > {"fp16": 65536, "fp32": 32768}.get(row.dtype, 2**30):
+        if int(row.case_values["N"]) > {"fp16": 65536, "fp32": 57344}.get(row.dtype, 2**30):
             found.append(row)
         elif variant.startswith(("partial", "sparse")):
             found.append(row)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from costmodel.errors import MeasurementError
@@ -56,6 +57,12 @@ CONVOLUTIONS = (
     ("fused_any", 4352, (17, 16, 16), 64, 2048, "fp16"),
 )
 """Family, length, factors (none: the default), sequences, channels and dtype; circular."""
+HALF_SIGNALS = (
+    ("fused_group", (64, 32), 64, 2048),
+    ("fused_block", (16, 16, 16), 64, 1024),
+    ("fused_deep", (16, 8, 16, 16), 2, 4096),
+)
+"""Family, factors, sequences and channels; causal in fp16, by right-angle packing."""
 DECODE = {"batch": 16, "kv_heads": 8, "group": 8, "head_size": 128, "length": 16384}
 SOFTMAX = (131072, 4096)
 GROUPS = ("stream", "group")
@@ -79,14 +86,35 @@ def _plan(n: int, factors: tuple[int, ...], dtype: str) -> Any:
 def _convolution(
     family: str, n: int, factors: tuple[int, ...], batch: int, channels: int, dtype: str
 ) -> Case:
+    shape = f"B={batch};H={channels};N={n};" + ("x".join(map(str, factors)) or dtype)
+    return _of_plan(family, shape, lambda: _plan(n, factors, dtype), batch, channels, dtype)
+
+
+def _half_signal(family: str, factors: tuple[int, ...], batch: int, channels: int) -> Case:
+    shape = f"B={batch};H={channels};N={2 * prod(factors)};{'x'.join(map(str, factors))};right-angle"
+
+    def plan() -> Any:
+        from monarch import Plan
+
+        return Plan.of(factors, packing="right-angle")
+
+    return _of_plan(family, shape, plan, batch, channels, "fp16")
+
+
+def _of_plan(
+    family: str, shape: str, plan_of: Callable[[], Any], batch: int, channels: int, dtype: str
+) -> Case:
+    """Whole circles, or half signals, by a plan."""
+
     def predicted() -> dict[str, int]:
+        from costmodel import group_counts
         from costmodel.counts import MMA_FLOPS, for_plan
 
-        plan = _plan(n, factors, dtype)
+        plan = plan_of()
         counted = for_plan(plan, batch, channels, dtype=dtype, capacity_bytes=CAPACITY_BYTES)
         products = counted.mma_flops / MMA_FLOPS
         if family == "fused_group":  # an instruction is a warp's 16 rows of 32 columns, or of their two parts
-            products = batch // 2 * channels * _group_instructions(plan)
+            products = batch // 2 * channels * group_counts.issued(plan)
         return {"device_bytes": round(counted.device_bytes), "tensor_instructions": round(products)}
 
     def prepare(torch: Any) -> Any:
@@ -94,35 +122,29 @@ def _convolution(
         from costmodel import measure
         from kernels_numba import FFTConv, prepare_filter
 
-        plan = _plan(n, factors, dtype)
-        case = measure.Case(n, n, "plain", dtype, batch=batch, channels=channels)
+        plan = plan_of()
+        n = plan.n
+        halved = plan.packing == "right-angle"
+        length, variant = (n // 2, "causal") if halved else (n, "plain")
+        case = measure.Case(n, length, variant, dtype, batch=batch, channels=channels)
         filters = measure._filters(case, torch)
         convolve = FFTConv(
-            prepare_filter(filters, length=n, mode="circular", dtype=dtype, plan=plan), batch=batch
+            prepare_filter(filters, length=length, mode=case.mode, dtype=dtype, plan=plan), batch=batch
         )
         kind = torch.float32 if dtype == "fp32" else torch.float16
-        u = torch.empty((batch, channels, n), device="cuda", dtype=kind)
+        u = torch.empty((batch, channels, length), device="cuda", dtype=kind)
         for b in range(batch):
-            u[b] = torch.randn((channels, n), device="cuda", dtype=torch.float32).to(kind)
+            u[b] = torch.randn((channels, length), device="cuda", dtype=torch.float32).to(kind)
         y = torch.full_like(u, float("nan"))
 
         def error() -> float:
-            part = measure.Case(n, n, "plain", dtype, batch=2, channels=channels)
+            part = measure.Case(n, length, variant, dtype, batch=2, channels=channels)
             return measure._error(measure._Data(u[-2:], None, None), filters, y[-2:], part, torch)
 
         bound = reference.fft32_bound(n) if dtype == "fp32" else reference.fftconv_bound(plan.order, dtype)
         return lambda: convolve(u, out=y), error, bound
 
-    shape = f"B={batch};H={channels};N={n};" + ("x".join(map(str, factors)) or dtype)
     return one_launch(family, shape, predicted, prepare)
-
-
-def _group_instructions(plan: Any) -> int:
-    """Instructions of the four warps for a pair of sequences; see `group_counts`."""
-    from costmodel.group_counts import SLICE, live_rows
-
-    n1, n2 = plan.factors
-    return int(4 * -(-n2 // SLICE) * (live_rows(plan)[0] + n1 + 4 * n2) // 16)
 
 
 def _decode() -> Case:
@@ -245,6 +267,7 @@ def cases() -> list[Case]:
 
     return [
         *(_convolution(*c) for c in CONVOLUTIONS),
+        *(_half_signal(*c) for c in HALF_SIGNALS),
         _decode(),
         _softmax(),
         *(_product(*p) for p in PRODUCTS),
