@@ -32,6 +32,8 @@ from monarch.index import natural_order_of
 
 FACTORS = FACTORS_BACK | {128: (2, 8, 8), 768: (12, 4, 4, 4)}
 """By points P the factors of a transform."""
+TURNED = {384: (8, 6, 8), 768: (24, 8, 4)}
+"""The same for right-angle packing, where they differ: a thread makes four of a spectrum's positions at a time."""
 POINTERS = ("taps", "numbers", "table", "roots", "mirrors", "places", "weights", "spectrum", "scales")
 """The kernel's arrays."""
 SCALARS = ("rows", "row_taps", "pairs", "tile_pairs")
@@ -87,14 +89,23 @@ class Spec:
 
 def fits(n: int, limit: int = LARGEST_SHARED_BYTES, *, turned: bool = False) -> bool:
     """Whether N points can be done here, with ``limit`` bytes of shared memory a block."""
-    if n // 2 in FACTORS and turned and shape_of(FACTORS[n // 2]).held % 8:  # positions go four by four
+    if n // 2 not in FACTORS:
         return False
-    return n // 2 in FACTORS and Spec(FACTORS[n // 2], "fp32", "fp16", (0, 0)).shared_bytes <= limit
+    factors = factors_of(n // 2, turned=turned)
+    if turned and shape_of(factors).held % 8:  # positions go four by four
+        return False
+    return Spec(factors, "fp32", "fp16", (0, 0)).shared_bytes <= limit
+
+
+def factors_of(points: int, *, turned: bool) -> tuple[int, ...]:
+    """The factors of a transform of so many points, ``turned`` as in `Spec`."""
+    return TURNED.get(points, FACTORS[points]) if turned else FACTORS[points]
 
 
 def spec_of(n: int, positions: int, tiles: int, taps: str, dtype: str, limits: tuple[float, float]) -> Spec:
     """The kernel for N points, whatever the tiles of a spectrum."""
-    return Spec(FACTORS[n // 2], taps, dtype, limits, turned=2 * positions == n)
+    turned = 2 * positions == n
+    return Spec(factors_of(n // 2, turned=turned), taps, dtype, limits, turned)
 
 
 def kernels(n: int, positions: int, tiles: int, limit: int = LARGEST_SHARED_BYTES) -> Any:
@@ -229,7 +240,8 @@ def tables(
 
     ``places`` are words of a filter's points in shared memory: X and its mirror for each position.
     """
-    factors, turned = FACTORS[n // 2], 2 * order.shape[1] == n
+    turned = 2 * order.shape[1] == n
+    factors = factors_of(n // 2, turned=turned)
     return {
         "numbers": numbers,
         "table": float_spec.tables(factors),

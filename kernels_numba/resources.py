@@ -232,7 +232,8 @@ def _gradients() -> Iterator[tuple[Any, Any]]:
     for backward in (False, True):
         short = short_conv.make_spec(3, "fp16", 4096, backward=backward)
         yield short_conv.family(short), short
-    for factors, turned in (((16, 16, 8), False), ((32, 32, 16), False), ((32, 16, 16), True)):
+    turned_lists = (*((f, True) for f in filter_whole.TURNED.values()), ((32, 16, 16), True))
+    for factors, turned in (((16, 16, 8), False), ((32, 32, 16), False), *turned_lists):
         whole = filter_whole.Spec(factors, "fp32", "fp16", ORDINARY["fp16"], turned)
         yield filter_whole.family(whole), whole
     for n in (256, 1024, 2048):
