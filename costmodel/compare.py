@@ -167,8 +167,7 @@ def counts_of(row: Row, plan: Plan, gpu: GPU) -> Counts:
         capacity_bytes=gpu.spec["shared_memory_per_block_bytes"],
     )
     if variant == FROM_TAPS:
-        made = filter_time.counts_of(plan.n, int(case["H"]), row.dtype, gpu)
-        return filter_time.in_a_call(made, found)
+        return filter_time.in_a_call(plan, batch, int(case["H"]), row.dtype, found, gpu)
     rows = _named(row, "rows")
     return long_counts.with_rows(found, plan, rows) if rows else found
 
@@ -186,6 +185,8 @@ def pair(row: Row, plan: Plan, gpu: GPU) -> Pair:
     known = timing.inputs_of(gpu)
     if row.case_values["variant"] == FILTER:
         known = filter_time.inputs_of(known)
+    elif work.source == filter_time.INSIDE:
+        known = filter_time.inputs_inside(known, plan)
     time, low, high = timing.time_with_interval(work, gpu, known)
     return Pair(row, plan, time * 1e6, low * 1e6, high * 1e6, timing.bound(timing.terms(work, gpu, known)))
 

@@ -226,6 +226,42 @@ def short(
     }
 
 
+def within(
+    n: int,
+    blocks: Any,
+    made: Any,
+    loads: Any,
+    *,
+    used: Any,
+    taps_bytes: int,
+    turned: bool = False,
+) -> dict[str, Any]:
+    """What a convolution of order 2 does more that transforms ``made`` filters in its ``blocks``, by `warp_filter`.
+
+    ``loads``: as in `kernel_counts.totals`; those of spectra and scales are from shared memory. ``used``: taps of all
+    filters made.
+    """
+    from kernels_numba.warp_filter import FACTORS, shape
+
+    factors, held, positions = FACTORS[n // 2], shape(n).held, n // 2 if turned else n
+    rows, exchanges = len(factors) - 1 + turned, len(factors) - 1
+    flops = 6 * held * rows + 1 + positions // 64 * (2 * 14 + 4)
+    for r in factors:
+        flops += held // r * transform_flops(r, r, r)
+    tables = 24 * positions
+    return {
+        "read_taps": taps_bytes * used,
+        "read_filter tables": 8 * WARP * held * rows * made + tables * blocks,
+        # All points after each stage, the scale for every lane, and the spectrum.
+        "shared_written_bytes": (8 * WARP * (held * len(factors) + 1) + 4 * positions) * made
+        + tables * blocks,
+        "shared_read_bytes": (8 * WARP * held * exchanges + 16 * positions + tables) * made
+        + (4 * positions + 8 * WARP) * loads,
+        "fp32_flops": WARP * flops * made,
+        "barriers": blocks,
+    }
+
+
 def in_one_launch(
     n: int,
     rows: int,

@@ -17,6 +17,7 @@ from costmodel import filter_counts, timing
 from costmodel.counts import Counts, instructions
 from costmodel.float_counts import transform_flops
 from costmodel.gpus import GPU
+from monarch import Plan
 
 TAPS_BYTES = 4
 DOUBLE = 2
@@ -38,6 +39,11 @@ class Figures:
 
 
 FILTER = Figures(1.5, 1.8, 1.15)
+INSIDE = "filter_counts: filters, inside"
+"""Where the counts of a convolution are from that transforms its filters."""
+INSIDE_US = 0.2
+"""What that adds to its start, for each point of a filter that a lane holds: all warps of a block wait for the few that
+transform."""
 
 
 def counts_of(n: int, rows: int, dtype: str, gpu: GPU) -> Counts:
@@ -171,10 +177,47 @@ def _together(stages: list[Counts]) -> Counts:
     )
 
 
-def in_a_call(first: Counts, convolution: Counts) -> Counts:
-    """A filter's transform, and the convolution with it."""
+def in_a_call(plan: Plan, batch: int, rows: int, dtype: str, convolution: Counts, gpu: GPU) -> Counts:
+    """A filter's transform and the convolution with it, one after the other or in one kernel."""
+    inside = _inside(plan, batch, rows, dtype, convolution, gpu)
+    if inside:
+        return inside
+    first = counts_of(plan.n, rows, dtype, gpu)
     found = _together([*(first.stages or (first,)), convolution])
     return replace(found, source="filter_counts: filters, in a call")
+
+
+def _inside(plan: Plan, batch: int, rows: int, dtype: str, convolution: Counts, gpu: GPU) -> Counts | None:
+    """The convolution that transforms its filters, if there is one: as many bytes of taps as of spectra, and more work.
+
+    Blocks bring tables of positions from L2, and each filter its twiddles.
+    """
+    from kernels_numba import fused_warp, warp_filter
+
+    if plan.factors not in fused_warp.PACKINGS.get(plan.packing, ()):
+        return None
+    spec, pairs = fused_warp.make_spec(plan, dtype, scaled=True), -(-batch // 2)
+    blocks = int(gpu.spec["sm_count"]) * fused_warp.min_blocks(spec)
+    found = warp_filter.chosen(spec, "fp32", pairs * rows, pairs, blocks)
+    if found is None:
+        return None
+    spec, per_warp = found
+    blocks = -(-pairs * rows // (spec.warps * per_warp))
+    more = filter_counts.within(
+        plan.n, blocks, rows, rows, used=0, taps_bytes=TAPS_BYTES, turned=spec.right_angle
+    )
+    moved, shared = more["read_filter tables"], more["shared_read_bytes"] + more["shared_written_bytes"]
+    flops = more["fp32_flops"]
+    extra = instructions(products=0, fp32_flops=flops, half_flops=0, words=0, accesses=(moved + shared) / 256)
+    return replace(
+        convolution,
+        fp32_flops=convolution.fp32_flops + flops,
+        shared_bytes=convolution.shared_bytes + shared,
+        l2_bytes=convolution.l2_bytes + moved,
+        warp_instructions=convolution.warp_instructions + extra,
+        shared_bytes_per_block=spec.shared_bytes,
+        source=INSIDE,
+    )
 
 
 def inputs_of(inputs: timing.Inputs, figures: Figures = FILTER) -> timing.Inputs:
@@ -185,3 +228,11 @@ def inputs_of(inputs: timing.Inputs, figures: Figures = FILTER) -> timing.Inputs
         "launch_us": replace(start, value=figures.start_us),
         "l2_fraction": replace(share, value=share.value * figures.l2),
     }
+
+
+def inputs_inside(inputs: timing.Inputs, plan: Plan) -> timing.Inputs:
+    """Those of a convolution that transforms its filters."""
+    from kernels_numba.warp_filter import shape
+
+    start = inputs["launch_us"]
+    return {**inputs, "launch_us": replace(start, value=start.value + INSIDE_US * shape(plan.n).held)}

@@ -6,8 +6,9 @@ the convolution's kernel reads; PyTorch's in fp32, in the natural order. Rows ar
 float64, the largest of all channels; what PyTorch's has to hold is what ours has.
 
 A training step transforms its filter and convolves at once: rows of the variant "from-taps" are of both, call after
-call, beside the convolution alone ("ours:prepared") and PyTorch, which transforms the filter too. There the transform
-begins with what it reads no longer in the cache, and neither launch overlaps with one of its kind.
+call, circular and (L = N / 2) causal, beside PyTorch, which transforms the filter too; the note has what the
+convolution alone takes in the same run. Short filters are transformed by the convolution's kernel; of others the
+transform begins with what it reads no longer in the cache, and neither launch overlaps with one of its kind.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
                 yield _ours(n, dtype, torch, stamp)
         yield _torch(n, torch, stamp)
         if n <= LONGEST_CALL:
-            case = measure.Case(n, n, "from-taps", "fp16")
-            yield from _call(case, torch, stamp)
+            yield from _call(measure.Case(n, n, "from-taps", "fp16"), torch, stamp)
+            if n > LENGTHS[0]:
+                yield from _call(measure.Case(n, n // 2, "from-taps", "fp16"), torch, stamp)
         torch.cuda.empty_cache()
 
 
@@ -52,29 +54,33 @@ def _call(case: measure.Case, torch: Any, stamp: tuple[str, str]) -> Iterator[tu
     """A filter's transform and its convolution, by this project and by PyTorch."""
     import reference
     from kernels_numba import FFTConv, prepare_filter
+    from kernels_numba.call_filter import Untransformed, prepare_for_call
 
-    taps, n = measure._filters(case, torch).float(), case.n
-
-    def prepared(k: Any) -> FFTConv:
-        return FFTConv(prepare_filter(k, length=n, dtype=case.dtype, scaled=True), batch=case.batch)
+    taps, n, length = measure._filters(case, torch).float(), case.n, case.length
+    mode = "circular" if length == n else "causal"
+    how: dict[str, Any] = {"length": length, "mode": mode, "dtype": case.dtype, "scaled": True}
 
     def both(data: Any) -> tuple[Callable[[], Any], Any]:
         k, y = taps.clone(), torch.full_like(data.u, math.nan)
-        return lambda: prepared(k)(data.u, out=y), y
+        return lambda: FFTConv(prepare_for_call(k, **how), batch=case.batch)(data.u, out=y), y
 
     def alone(data: Any) -> tuple[Callable[[], Any], Any]:
-        convolve, y = prepared(taps.clone()), torch.full_like(data.u, math.nan)
+        convolve = FFTConv(prepare_filter(taps, **how), batch=case.batch)
+        y = torch.full_like(data.u, math.nan)
         return lambda: convolve(data.u, out=y), y
 
     def by_torch(data: Any) -> tuple[Callable[[], Any], Any]:
         k, u, y = taps.clone(), data.u.float(), torch.full_like(data.u, math.nan, dtype=torch.float32)
-        return lambda: y.copy_(torch.fft.irfft(torch.fft.rfft(u) * torch.fft.rfft(k), n=n)), y
+        whole = partial(torch.fft.rfft, n=n)
+        return lambda: y.copy_(torch.fft.irfft(whole(u) * whole(k), n=n)[..., :length]), y
 
-    plan = prepared(taps).spectrum.plan
+    plan = prepare_filter(taps, **how).plan
     bound = reference.fftconv_bound(plan.order, case.dtype)
     row, _ = measure._measure(case, measure._Provider("ours", case.dtype, alone, "", bound), torch, stamp)
-    note = f"prepare_filter and the convolution, which alone took {row.median_us:.2f} us; "
-    note += f"plan={'x'.join(map(str, plan.factors))}"
+    inside = isinstance(prepare_for_call(taps, **how), Untransformed)
+    note = "one kernel" if inside else "prepare_filter and the convolution"
+    note += f"; the convolution alone took {row.median_us:.2f} us; plan={'x'.join(map(str, plan.factors))}"
+    note += "" if plan.packing == "pair" else f"; packing={plan.packing}"
     for provider in (
         measure._Provider("ours", case.dtype, both, note, bound),
         measure._Provider("torch", "fp32", by_torch, "irfft(rfft(u) rfft(k))", measure.FP32_BOUND),

@@ -28,11 +28,13 @@ from typing import Any
 
 import numpy as np
 
+from kernels_numba import warp_filter
 from kernels_numba.arrays import Adapter, adapter_of, check_contiguous, check_place
+from kernels_numba.call_filter import Untransformed, prepare_for_call
 from kernels_numba.device import Device, device
 from kernels_numba.families import FLOAT_TYPES, family_of, fitted, sequences_together
 from kernels_numba.host_arrays import _write
-from kernels_numba.spectrum import Spectrum, prepare_filter
+from kernels_numba.spectrum import Spectrum
 from kernels_numba.tile.counters import Counters
 from kernels_numba.tile.layout import COMPLEX_TYPES, ELEMENT_TYPES, HALF_TYPES
 from monarch import Plan
@@ -111,7 +113,7 @@ def fftconv(
             from kernels_numba.stream import partial_fftconv
 
             return partial_fftconv(u, k, tile=tiled, pregate=pregate, postgate=postgate, out=out)
-        spectrum = prepare_filter(
+        spectrum = prepare_for_call(
             k, length=length, mode=mode, dtype=dtype, plan=plan, channels=channels, products=products
         )
     convolve = FFTConv(spectrum, batch=batch)
@@ -303,9 +305,12 @@ class FFTConv:
             return self._launches[key]
         index, low_bits, pregate, postgate, twice = key
         spec = self.spec(low_bits, pregate=pregate, postgate=postgate, twice=twice, where=device(index))
-        sizes = (self.items, self.pairs, *self._scalars)
-        shared = _shared_launch(self.family, spec, sizes, self._operand_key(spec), index)
-        words, scales = self.spectrum.on_device(index)
+        sizes, found = (self.items, self.pairs, *self._scalars), None
+        if isinstance(self.spectrum, Untransformed):
+            found = self.spectrum.kernel(spec, self.items, self.pairs, index)
+            sizes = (*sizes[:-1], self.spectrum.with_taps(sizes[-1])) if found else sizes
+        spec, per_worker, words, scales = found or (spec, 0, *self.spectrum.on_device(index))
+        shared = _shared_launch(self.family, spec, sizes, self._operand_key(spec), index, per_worker)
 
         def run(
             stream: int, at_u: int, at_pre: int, at_post: int, at_y: int, at_post2: int = 0, at_y2: int = 0
@@ -369,19 +374,24 @@ def _grid(items: int, workers: int, blocks: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=128)
 def _shared_launch(
-    family: Any, spec: Any, sizes: tuple[int, ...], key: tuple, index: int
+    family: Any, spec: Any, sizes: tuple[int, ...], key: tuple, index: int, per_worker: int
 ) -> Callable[..., None]:
     """The launch of a kernel on GPU ``index``, for every filter: it takes the addresses of the spectrum and its scales.
 
-    ``sizes``: items, pairs, and what the kernel is told of the sequences; ``key``: of the family's operands.
+    ``sizes``: items, pairs, and what the kernel is told of the sequences; ``key``: of the family's operands;
+    A kernel that transforms filters takes taps and its tables, and has room for the filters of ``per_worker`` items.
     """
     from kernels_numba import launch
 
     items, *scalars = sizes
-    loaded = launch.load(family, spec, index)
-    grid, per_worker = _grid(
-        items, family.workers(spec), (device(index).sm_count or 1) * loaded.blocks_per_sm
-    )
+    whole = warp_filter.family(spec) if getattr(spec, "taps", "") else family
+    loaded, workers = launch.load(whole, spec, index), family.workers(spec)
+    blocks = (device(index).sm_count or 1) * loaded.blocks_per_sm
+    grid, fewest = _grid(items, workers, blocks)
+    if per_worker and not 0 < warp_filter.needed(spec, items, scalars[0], fewest) <= spec.filters:
+        grid = -(-items // (workers * per_worker))
+    else:
+        per_worker = fewest
     constants = _device_operands(family, key, index)
     pointers = (*(c.pointer for c in constants), "y", "y2", items, per_worker, *scalars)
     run = loaded.launcher(

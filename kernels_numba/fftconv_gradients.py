@@ -27,13 +27,14 @@ from typing import Any, NamedTuple
 from kernels_numba import backward_pass, complex_gradients
 from kernels_numba.arrays import Adapter, adapter_of
 from kernels_numba.backward_pass import BackwardPass
+from kernels_numba.call_filter import prepare_for_call
 from kernels_numba.device import LARGEST_SHARED_BYTES, device
 from kernels_numba.fftconv import FFTConv, HostCopyWarning, _dtype_of, _shape_of
 from kernels_numba.filter_sums import FilterGradient
 from kernels_numba.host_arrays import _write
 from kernels_numba.long_gradient import LongFilterGradient, choose
 from kernels_numba.plan_choice import check_pattern
-from kernels_numba.spectrum import Spectrum, prepare_adjoint, prepare_filter
+from kernels_numba.spectrum import Spectrum
 from kernels_numba.tile.layout import COMPLEX_TYPES
 from monarch import Plan, SparsityPattern
 
@@ -122,10 +123,10 @@ def fftconv_gradients(
         if "k" in wanted
         else None
     )
-    forward = prepare_filter(k, **prepared, gradients=correlate) if convolve else None
+    forward = prepare_for_call(k, **prepared, gradients=correlate) if convolve else None
     adjoint = forward.adjoint if forward is not None else None
     if correlate and adjoint is None:
-        adjoint = prepare_adjoint(k, **prepared)
+        adjoint = prepare_for_call(k, **prepared, adjoint=True)
     run = _Run(
         FFTConv(adjoint, batch=shape[0]) if adjoint is not None else None,
         FFTConv(forward, batch=shape[0]) if forward is not None else None,

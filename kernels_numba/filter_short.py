@@ -329,22 +329,28 @@ def tables(
     shape = shape_of(factors)
     first = np.array(shape.constants(shape.stages[0], shape.stages[0].radix))
     point = shape.place(shape.stages[0], np.arange(shape.threads), 0)[None, :] + first[:, None]
-    at = 2 * shape.at(natural_order_of(factors))
-    found = filter_transform.tables_of_positions(at, order, phase, "fp32")
-    a, b = found["weights"].view(np.complex128).T
-    weights = np.stack([a + b, a - b], axis=1).astype(np.complex64)
     counted = np.arange(n)
     in_order = ((numbers == counted) | (numbers < 0) & (counted > numbers.max())).all()
     return {
         IN_ORDER if in_order else NUMBERS: numbers.reshape(-1, 2)[point],
-        "table": _twiddles(factors),
-        "places": found["places"],
-        "weights": weights.view(np.int32),
+        "table": twiddles(factors),
+        **positions(factors, order, phase),
     }
 
 
+def positions(
+    factors: tuple[int, ...], order: NDArray[np.intp], phase: NDArray[np.complex128], *, turned: int = 0
+) -> dict[str, NDArray[np.int32]]:
+    """``places`` and ``weights`` of `tables`; ``turned`` as in `filter_transform.tables_of_positions`."""
+    at = 2 * shape_of(factors).at(natural_order_of(factors))
+    found = filter_transform.tables_of_positions(at, order, phase, "fp32", turned=turned)
+    a, b = found["weights"].view(np.complex128).T
+    weights = np.stack([a + b, a - b], axis=1).astype(np.complex64)
+    return {"places": found["places"], "weights": weights.view(np.int32)}
+
+
 @lru_cache(maxsize=8)
-def _twiddles(factors: tuple[int, ...]) -> NDArray[np.int32]:
+def twiddles(factors: tuple[int, ...]) -> NDArray[np.int32]:
     """[stages - 1, R, T, 2]: what each thread's points are multiplied by after each stage but the last."""
     shape = shape_of(factors)
     found = []

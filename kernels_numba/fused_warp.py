@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba import warp_filter
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 from kernels_numba.warp_operands import kept_axes, operand_key, operands
 from kernels_numba.warp_operands import spectrum_of_plan as spectrum_layout
@@ -41,7 +42,8 @@ def build(tile: Any, spec: Spec) -> Any:
     Arguments of the kernel: buffers of half elements ``u``, ``pre``, ``post``, ``post2``; of words ``spectrum``
     [H, N], of float32 ``scales`` [H], of words ``constants``; of half elements ``y`` and, under the gate ``post2``,
     ``out2``; then the number of items (H times pairs), the items per warp, pairs per channel, batch size, channels,
-    and the sequence length L.
+    and the sequence length L. If the kernel transforms filters, ``spectrum`` are their taps and ``scales`` words of
+    `warp_filter.tables`, and K taps of a filter come with the length, as L + 2^32 K, or - K if all channels share one.
     """
     n1, n2 = spec.n1, spec.n2
     row_tiles, column_tiles, kept1, kept2 = n1 // 16, n2 // 8, spec.kept1, spec.kept2
@@ -72,6 +74,9 @@ def build(tile: Any, spec: Spec) -> Any:
     second_gate = 2 * gate_words
     served, right = spec.served, spec.right_angle
     bins, unguarded = kept1 * kept2 // served, not spec.masked_out
+    taps = bool(spec.taps)
+    at_places, at_points, at_spectra, at_scales, _ = spec.filter_places
+    table_rounds, scale_words = (at_points - at_places) // 128, 64
 
     lane, warp, block, divide, small, int64 = (
         tile.lane,
@@ -135,19 +140,59 @@ def build(tile: Any, spec: Spec) -> Any:
         2 * kept,
     )
 
+    def copy_both(u, pre, base, buffer, p, copies, batch, length, other_sequence):
+        """Start copies of the pair ``p`` of a channel, which begin at ``base``, to a buffer."""
+        second, copy_from, copy_to, copy_to_swapped = copies
+        for q in range(1 if both else 2):
+            end = small(length * (2 * p + q + second < batch))
+            source = base + q * other_sequence
+            to0 = small(buffer + q * (2 * sequence_words) + copy_to)
+            to1 = small(buffer + q * (2 * sequence_words) + copy_to_swapped)
+            copy_rows(u, source, end, copy_from, to0, to1, to1, to1)
+            if gated_in:
+                copy_rows(pre, source, end, copy_from, to0 + pre_at, to1 + pre_at, to1 + pre_at, to1 + pre_at)
+
+    copy_pair = tile.function(copy_both)
+    if taps:
+        bring_turns, load_taps, make_spectrum = warp_filter.functions(tile, spec)
+        at_tables = warp_filter.turn_words(spec.n) * warp_filter.turn_rows(spec)
+        point_words, step = (at_spectra - at_points) // spec.filters, 1 if right else 2
+        load_spectrum = tile.load_shared(2 * packed_bins // served, wide)
+        load_scale = tile.load_points((0,))
+
     def kernel(
         u, pre, post, post2, spectrum, scales, words, y, out2, items, per_warp, pairs, batch, channels, length
     ):
+        if taps:
+            count = small(length >> 32)
+            length = length & 0xFFFFFFFF
         pairs, batch, channels, length = small(pairs), small(batch), small(channels), small(length)
         index = small(lane())
         w = small(warp())
         g = small(index >> 2)
         t = small(index & 3)
         c = small(4 * index)
+        if taps:
+            # This warp makes the spectrum of channel `row`, if the block needs so many.
+            opening = small(block() * (warps * per_warp))
+            first_h = small(divide(opening, pairs))
+            row = small(first_h + w)
+            makes = row <= divide(min(opening + warps * per_warp, items) - 1, pairs)
+            row_at = int64(row) * max(count, 0)
+            count = small(abs(count))
+            if makes:
+                # Taps may still be written, but their lines can be where that is done.
+                prefetch(spectrum, row_at + small(divide(index * count, 32)), True)
+                w0, w1, w2, w3 = bring_turns(scales, index)
         r = w
         while r < constant_rounds:
             copy_constants(r * 128 + c, words, r * 128 + c)
             r = small(r + warps)
+        if taps:
+            r = w
+            while r < table_rounds:
+                copy_constants(at_places + r * 128 + c, scales, at_tables + r * 128 + c)
+                r = small(r + warps)
         commit()
         if early:
             # The first pair may still be written, but comes to the L2 cache meanwhile, half a warp a sequence.
@@ -194,17 +239,42 @@ def build(tile: Any, spec: Spec) -> Any:
         if first >= last:
             wait_all()
             barrier()
+            if taps:
+                barrier()
         else:
             h = small(divide(first, pairs))
             p = small(first - h * pairs)
             next_h = h
             next_p = p
-            k = load_spectrum(spectrum, int64(h) * bins + wide * index, 32 * wide)
-            s = load_scale(scales, h) if scaled else one
+            if not taps:
+                k = load_spectrum(spectrum, int64(h) * bins + wide * index, 32 * wide)
+                s = load_scale(scales, h) if scaled else one
             # Copies run one turn ahead of the work: turn first - 1 only starts those of the first pair.
             item = small(first - 1)
             other_sequence = int64(channels) * length
             copy_base = copy_second * other_sequence
+            copies = (copy_second, copy_from, copy_to, copy_to_swapped)
+            if taps:
+                # The first pair's copies are started before a filter is made.
+                buffer = small(2 * (mine + (first & 1) * stage_words))
+                base = (2 * int64(p) * channels + h) * length + copy_base
+                copy_pair(u, pre, base, buffer, p, copies, batch, length, other_sequence)
+                commit()
+                if makes:
+                    samples = load_taps(spectrum, row_at, small(count), small(step * index))
+                wait_gate()
+                barrier()
+                if makes:
+                    points = small(at_points + w * point_words)
+                    made = small(at_spectra + w * bins)
+                    scale_at = small(at_scales + w * scale_words)
+                    make_spectrum(index, small(at_places), points, made, scale_at, samples, w0, w1, w2, w3)
+                    barrier()
+                next_p = small(p + 1)
+                if next_p == pairs:
+                    next_p = small(0)
+                    next_h = small(h + 1)
+                item = first
             while item < last:
                 base = (2 * int64(p) * channels + h) * length
                 second = small(2 * p + 1 < batch)
@@ -226,24 +296,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     commit()
                 if item + 1 < last:
                     buffer = small(2 * (mine + ((item + 1) & 1) * stage_words))
-                    next_base = (2 * int64(next_p) * channels + next_h) * length
-                    for q in range(1 if both else 2):
-                        end = small(length * (2 * next_p + q + copy_second < batch))
-                        source = next_base + copy_base + q * other_sequence
-                        to0 = small(buffer + q * (2 * sequence_words) + copy_to)
-                        to1 = small(buffer + q * (2 * sequence_words) + copy_to_swapped)
-                        copy_rows(u, source, end, copy_from, to0, to1, to1, to1)
-                        if gated_in:
-                            copy_rows(
-                                pre,
-                                source,
-                                end,
-                                copy_from,
-                                to0 + pre_at,
-                                to1 + pre_at,
-                                to1 + pre_at,
-                                to1 + pre_at,
-                            )
+                    next_base = (2 * int64(next_p) * channels + next_h) * length + copy_base
+                    copy_pair(u, pre, next_base, buffer, next_p, copies, batch, length, other_sequence)
                 commit()
                 if item >= first:
                     wait_input()
@@ -258,7 +312,14 @@ def build(tile: Any, spec: Spec) -> Any:
                     else:
                         x = pair_rows(join(u1, u2))
                     z1 = multiply(pack(stage1(load_f1(at_f1 + c, 128), x)), load_twiddle(at_t1 + c, 128))
-                    z2 = multiply_bins(pack_bins(stage2(to_a(z1), load_f2(at_f2 + c, 128))), k)
+                    z2 = pack_bins(stage2(to_a(z1), load_f2(at_f2 + c, 128)))
+                    if taps:
+                        if item == first:
+                            if not makes:  # those that do have met the others before
+                                barrier()
+                            k = load_spectrum(at_spectra + (h - first_h) * bins + wide * index, 32 * wide)
+                            s = load_scale(small(at_scales + (h - first_h) * scale_words + 2 * index))[0]
+                    z2 = multiply_bins(z2, k)
                     z3 = multiply(
                         pack(stage3(bins_to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128)
                     )
@@ -285,14 +346,19 @@ def build(tile: Any, spec: Spec) -> Any:
                         store_imaginary(y, other, limit, up + left, up + right, left - up, right - up, z4)
                     warp_sync()
                 else:  # constants have arrived when the first input is under way
-                    wait_input()
-                    barrier()
+                    if not taps:
+                        wait_input()
+                        barrier()
                 h = next_h
                 p = next_p
                 if item >= first and p == 0 and item + 1 < last:
-                    k = load_spectrum(spectrum, int64(h) * bins + wide * index, 32 * wide)
-                    if scaled:
-                        s = load_scale(scales, h)
+                    if taps:
+                        k = load_spectrum(at_spectra + (h - first_h) * bins + wide * index, 32 * wide)
+                        s = load_scale(small(at_scales + (h - first_h) * scale_words + 2 * index))[0]
+                    else:
+                        k = load_spectrum(spectrum, int64(h) * bins + wide * index, 32 * wide)
+                        if scaled:
+                            s = load_scale(scales, h)
                 next_p = small(next_p + 1)
                 if next_p == pairs:
                     next_p = small(0)

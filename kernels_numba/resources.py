@@ -17,6 +17,7 @@ import csv
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from kernels_numba import (
     linear_group,
     linear_realign,
     short_conv,
+    warp_filter,
 )
 from kernels_numba.any_resources import any_kernels, float_kernels
 from kernels_numba.families import default_plans, family_of, runs_on
@@ -76,7 +78,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     `any_resources`. Filters: the passes in fp32. Linear layers: the default kernels of some shapes and M, one of each
     with K not a multiple of 8 and split, all tiles of the full product, and the realigning copy. Convolution layers:
     see `layer_kernels`. Long transforms: see `long_kernels`. Those that measure a GPU: `_probes`. Results under two
-    gates: see `_two_gates`.
+    gates: see `_two_gates`. Those that transform their filters: see `_from_taps`.
     """
     warp = [plan for plan in default_plans().values() if family_of(plan) is fused_warp]
     for plan in (*warp, Plan(512, (32, 16))):
@@ -133,6 +135,7 @@ def kernels() -> Iterator[tuple[Any, Any]]:
     ):
         yield filter_passes.family(spec), spec
     yield from _two_gates()
+    yield from _from_taps()
     yield from layer_kernels()
     yield from _probes()
 
@@ -142,6 +145,21 @@ def _two_gates() -> Iterator[tuple[Any, Any]]:
     both = {"pregate": True, "postgate": True, "twice": True}
     for n, dtype in ((1024, "fp16"), (4096, "fp16"), (16384, "fp16"), (1024, "fp32")):
         yield _kernel(default_plans(dtype=dtype)[n], dtype, **both)
+
+
+def _from_taps() -> Iterator[tuple[Any, Any]]:
+    """Convolutions that transform their filters: by points of a lane, as they run on an H200 at B = 64, H = 768."""
+    for n, filters in ((256, 4), (512, 8), (768, 2)):
+        yield _kernel_from_taps(default_plans()[n], filters)
+    for n, filters in ((512, 8), (768, 2), (1024, 8), (1280, 4), (1536, 4)):
+        plan = default_plans(halved=True)[n]
+        yield _kernel_from_taps(plan.with_(signal=n // 2, wanted=n // 2), filters)
+
+
+def _kernel_from_taps(plan: Plan, filters: int) -> tuple[Any, Any]:
+    spec = fused_warp.make_spec(plan, "fp16", guarded=False, scaled=True)
+    spec = replace(spec, taps="fp32", filters=filters)
+    return warp_filter.family(spec), spec
 
 
 def _probes() -> Iterator[tuple[Any, Any]]:

@@ -54,6 +54,10 @@ class Spec:
     """Two real sequences of at most N / 2 samples as complex ones of N / 2 each: the N1 rows are k1 of both."""
     kept: tuple[int, ...] = ()
     """Of each axis, frequencies that are transformed to and from, if the spectrum is zero at others."""
+    taps: str = ""
+    """The filters' type, if the kernel transforms them (`warp_filter`),"""
+    filters: int = 0
+    """and for how many of them a block has room."""
 
     @property
     def n(self) -> int:
@@ -78,6 +82,7 @@ class Spec:
         shape = f"{self.n1}x{self.n2}{'_right' * self.right_angle}_in{self.rows_in}_out{self.rows_out}"
         guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         guard += f"_kept{self.kept1}x{self.kept2}" if self.kept else ""
+        guard += f"_of_{self.filters}_{self.taps}" if self.taps else ""
         return f"fftconv_{shape}_{self.sequences}{self.dtype}_v{self.halves}{gates}{guard}_w{self.warps}"
 
     @property
@@ -103,6 +108,11 @@ class Spec:
     def served(self) -> int:
         """How many sequences have tables and a spectrum in common, and else nothing."""
         return 2 if self.right_angle else 1
+
+    @property
+    def positions(self) -> int:
+        """Of a spectrum, which has a word for each."""
+        return self.n // self.served
 
     @property
     def bins_wide(self) -> int:
@@ -167,9 +177,17 @@ class Spec:
         return 2 * self.stage_words + 2 * self.output_words * (int(self.postgate) + int(self.twice))
 
     @property
+    def filter_places(self) -> tuple[int, ...]:
+        """Words to a block's tables of positions, points of filters, spectra and scales; the end."""
+        start, count = self.constant_places[-1] + self.warps * self.warp_words, self.filters
+        points, spectrum = self.n + self.n // 16 + 16, self.positions  # points with padding
+        sizes = (6 * spectrum, count * points, count * spectrum, count * 64) if self.taps else (0,) * 4
+        return tuple(accumulate(sizes, initial=start))
+
+    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 4 * (self.constant_places[-1] + self.warps * self.warp_words)
+        return 4 * self.filter_places[-1]
 
 
 def make_spec(
@@ -235,6 +253,8 @@ def block_of(spec: Spec) -> tuple[int, int]:
     """Warps of a block, and of an SM."""
     if spec.pregate or spec.postgate or spec.n > 1024:
         return 4, 8
+    if spec.taps and spec.right_angle and spec.n == 768:  # as many as fit by themselves without the filters
+        return 4, 16
     if spec.right_angle and (spec.n1 // 2, spec.n2) in TURNED:
         return TURNED[spec.n1 // 2, spec.n2]
     return (HALVED if spec.lower else {}).get(spec.n) or TUNED.get(spec.n, (4, 12))

@@ -92,6 +92,27 @@ def transform_filters() -> None:
             assert np.isfinite(words.view(np.float32 if dtype == "fp32" else np.float16).astype(float)).all()
 
 
+def convolve_from_taps() -> None:
+    """Convolutions that transform their filters, with and without gates, and the adjoint."""
+    from kernels_numba.call_filter import Untransformed, prepare_for_call
+
+    for number, n in enumerate((256, 512, 768, 256, 384, 512, 768)):
+        mode, circle = ("circular", n) if number < 3 else ("causal", 2 * n)
+        for batch, taps, gated in ((3, n, False), (1, n // 2, True)):
+            u, k, gate = _random(batch, 5, n), _random(5, taps, seed=1) / n**0.5, _random(batch, 5, n, seed=2)
+            k, u, gate = k.astype(np.float32), u.astype(np.float16), gate.astype(np.float16)
+            gates = {"pregate": gate, "postgate": gate} if gated else {}
+            spectrum = prepare_for_call(_there(k), length=n, mode=mode, adjoint=gated)
+            y = kernels_numba.FFTConv(spectrum, batch=batch)(u, **gates)
+            if not gated:  # with gates there may be no room, and for shorter filters another length
+                assert isinstance(spectrum, Untransformed) and "transformed" not in vars(spectrum)
+            bins = np.fft.rfft(k.astype(float), n=circle)
+            x = u.astype(float) * (gate if gated else 1)
+            exact = np.fft.irfft(np.fft.rfft(x, n=circle) * (bins.conj() if gated else bins), n=circle)
+            exact = exact[..., :n] * (gate if gated else 1)
+            assert np.linalg.norm(y - exact) <= 2e-3 * np.linalg.norm(exact)
+
+
 def differentiate(*plans: Plan, dtype: str = "fp16", zeros: bool = False) -> None:
     """The filter's gradient, whole and causal of odd length with gates, and both ways back to taps."""
     from kernels_numba.filter_sums import FilterGradient
@@ -377,6 +398,7 @@ PARTS: dict[str, Callable[[], None]] = {
     ),
     "two-gates-float": partial(gate_twice, *_plans((4, 8, 16), (4, 16, 16), (12, 16, 16)), dtype="fp32"),
     "filter": transform_filters,
+    "from-taps": convolve_from_taps,
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
     "gradient-turned": partial(

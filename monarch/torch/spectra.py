@@ -44,7 +44,10 @@ def prepared(k: torch.Tensor, batch: int, *, keep: bool, **how: Any) -> Any:
 
     if not (keep and may_keep(k)):
         # Without a look at the scales, which would wait for the GPU; spectra in fp32 have none.
-        return FFTConv(_spectrum(k, scaled=how["dtype"] not in ("fp32", "complex64"), **how), batch=batch)
+        from kernels_numba.call_filter import prepare_for_call
+
+        scaled = how["dtype"] not in ("fp32", "complex64")
+        return FFTConv(prepare_for_call(_plain(k), scaled=scaled, **how), batch=batch)
     stream = torch.cuda.current_stream(k.device).cuda_stream if k.is_cuda else 0
     state = (k._version, k.data_ptr())
     found = _kept.get(k)
@@ -65,4 +68,8 @@ def prepared(k: torch.Tensor, batch: int, *, keep: bool, **how: Any) -> Any:
 def _spectrum(k: torch.Tensor, **how: Any) -> Any:
     from kernels_numba import prepare_filter
 
-    return prepare_filter(k.detach().resolve_conj().resolve_neg(), **how)
+    return prepare_filter(_plain(k), **how)
+
+
+def _plain(k: torch.Tensor) -> torch.Tensor:
+    return k.detach().resolve_conj().resolve_neg()
