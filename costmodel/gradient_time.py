@@ -240,7 +240,8 @@ def work(
     variant = "gated" if gated else "plain"
     others = [name for name in needs if name == "u" or (gated and name in ("pregate", "postgate"))]
     wanted = len(others) == (3 if gated else 1)
-    at_once = wanted and dtype != "fp32" and backward_pass.runs(plan, summed, gated=gated, limit=limit)
+    spectra_of = plan if prepared else summed  # from taps, spectra are made as one kernel wants them
+    at_once = wanted and dtype != "fp32" and backward_pass.runs(spectra_of, summed, gated=gated, limit=limit)
     counted = whole_counts if at_once else sums_counts
     sums, count = counted(summed.with_(**signal), batch, channels, dtype=dtype, gated=gated, gpu=gpu)
     twice = int("u" in others and "pregate" in others)  # one run for both

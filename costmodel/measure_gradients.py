@@ -26,7 +26,7 @@ FILTER = "filter"
 REPLAYS = 10
 SOME = (1024, 4096, 16384)
 VARIANTS = {
-    "causal": (256, 512, *SOME, 8192, 32768, 65536),
+    "causal": (256, 512, 2048, *SOME, 8192, 32768, 65536),
     "gated": (256, 512, *SOME, 8192),
     "causal-gated": (256, 512, 1024, 8192, 16384),
 }

@@ -59,12 +59,16 @@ def _least_shared(factors: tuple[int, ...], packing: str) -> float:
 
 def fits(correlate: FFTConv | None, gradient: Any, *, gated: bool) -> bool:
     """The same of what is prepared for each gradient."""
-    if correlate is None or not isinstance(gradient, FilterGradient) or gradient.kept:
-        return False
-    if gradient.products == "fp32":
-        return False
+    plan = plan_of(gradient, gated=gated)
+    return plan is not None and correlate is not None and runs(correlate.spectrum.plan, plan, gated=gated)
+
+
+def plan_of(gradient: Any, *, gated: bool) -> Plan | None:
+    """The plan of spectra with which one kernel makes all gradients, that of the sums; None without such a kernel."""
+    if not isinstance(gradient, FilterGradient) or gradient.products == "fp32" or gradient.kept:
+        return None
     limit = device().shared_bytes_per_block or LARGEST_SHARED_BYTES
-    return runs(correlate.spectrum.plan, gradient.plan, gated=gated, limit=limit)
+    return gradient.plan if runs(gradient.plan, gradient.plan, gated=gated, limit=limit) else None
 
 
 class BackwardPass:

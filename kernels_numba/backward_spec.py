@@ -18,7 +18,9 @@ TUNED: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {
     ("right-angle", (24, 16, 16)): (1, 8),
     ("right-angle", (16, 16, 32)): (1, 8),
 }
-"""By packing and factors: blocks per SM, and warps of a block."""
+"""By packing and factors: blocks per SM, and warps of a block; measured fastest on an H200,"""
+GATED_BLOCKS = {("pair", (16, 16, 16)): 1}
+"""and blocks per SM with gates, where that differs."""
 PACKINGS = {
     packing: tuple(factors for kind, factors in TUNED if kind == packing)
     for packing in ("pair", "right-angle")
@@ -69,7 +71,7 @@ def make_spec(plan: Plan, dtype: str, *, shared_limit: int = LARGEST_SHARED_BYTE
             f"plan: {plan} has no order-3 kernel for whole backward passes; accepted are {PACKINGS}"
         )
     _, warps = TUNED[plan.packing, plan.factors]
-    fixed: dict[str, Any] = {"warps": warps, "ring": 1, "tables_shared": False, "ahead": False}
+    fixed: dict[str, Any] = {"warps": warps, "ring": 1, "tables_shared": False, "ahead": False, "lean": False}
     found = block_spec.make_spec(plan, dtype, **choices, **fixed)
     return Spec(**{field.name: getattr(found, field.name) for field in fields(found)})
 
@@ -77,4 +79,6 @@ def make_spec(plan: Plan, dtype: str, *, shared_limit: int = LARGEST_SHARED_BYTE
 def min_blocks(spec: Spec) -> int:
     """Blocks per SM that the compiler must leave registers for."""
     packing, n1 = ("right-angle", spec.n1 // 2) if spec.right_angle else ("pair", spec.n1)
-    return TUNED[packing, (n1, spec.n2, spec.n3)][0]
+    key = packing, (n1, spec.n2, spec.n3)
+    gated = spec.pregate or spec.postgate
+    return GATED_BLOCKS.get(key, TUNED[key][0]) if gated else TUNED[key][0]

@@ -34,7 +34,7 @@ from kernels_numba.filter_sums import FilterGradient
 from kernels_numba.host_arrays import _write
 from kernels_numba.long_gradient import LongFilterGradient, choose
 from kernels_numba.plan_choice import check_pattern
-from kernels_numba.spectrum import Spectrum
+from kernels_numba.spectrum import Spectrum, prepare_adjoint, prepare_filter
 from kernels_numba.tile.layout import COMPLEX_TYPES
 from monarch import Plan, SparsityPattern
 
@@ -123,10 +123,15 @@ def fftconv_gradients(
         if "k" in wanted
         else None
     )
-    forward = prepare_for_call(k, **prepared, gradients=correlate) if convolve else None
+    gates = {name for name, gate in (("pregate", pregate), ("postgate", postgate)) if gate is not None}
+    whole = {"u", "k", *gates} <= wanted and backward_pass.plan_of(gradient, gated=bool(gates))
+    if whole and plan is None:  # spectra as the kernel that makes all gradients wants them
+        prepared["plan"] = whole
+    make = prepare_filter if whole else prepare_for_call
+    forward = make(k, **prepared, gradients=correlate) if convolve else None
     adjoint = forward.adjoint if forward is not None else None
     if correlate and adjoint is None:
-        adjoint = prepare_for_call(k, **prepared, adjoint=True)
+        adjoint = prepare_adjoint(k, **prepared) if whole else prepare_for_call(k, **prepared, adjoint=True)
     run = _Run(
         FFTConv(adjoint, batch=shape[0]) if adjoint is not None else None,
         FFTConv(forward, batch=shape[0]) if forward is not None else None,

@@ -38,7 +38,7 @@ def build(tile: Any, spec: Spec) -> Any:
     """
     n2, n3, q = spec.n2, spec.n3, spec.q
     warps, halves, guarded, ring, parts = spec.warps, spec.halves, spec.guarded, spec.ring, spec.parts
-    gated_in, gated_out, gated = spec.pregate, spec.postgate, spec.pregate or spec.postgate
+    gated_in, gated_out, after = spec.pregate, spec.postgate, spec.gates_after
     in_registers, in_shared, tables_shared = (
         spec.sums == "registers",
         spec.sums == "shared",
@@ -216,8 +216,29 @@ def build(tile: Any, spec: Spec) -> Any:
                         at = small(read_at + slot_at)
                         u1 = load_rows(at, 64)
                         u2 = load_rows(at + sequence_words, 64)
-                        if gated:
-                            if (gated_in and side == 0) or (gated_out and side == 1):
+                        if (gated_in and side == 0) or (gated_out and side == 1):
+                            if after:  # into the same place
+                                warp_sync()
+                                shift = small(
+                                    (strip >> log_per_row) * (2 * n3) + 16 * (strip & (n3 // 16 - 1))
+                                )
+                                e = small(copy_from + shift)
+                                base = (2 * int64(p) * channels + h) * length
+                                for i in range(2):
+                                    into = small(2 * (mine + slot_at + i * sequence_words))
+                                    limit = small(length * (2 * p + i < batch))
+                                    source = base + i * other_sequence
+                                    i0, i1 = small(to0 + into), small(to1 + into)
+                                    if side == 0:
+                                        copy_rows(pre, source, limit, e, i0, i1, i0, i1)
+                                    else:
+                                        copy_rows(post, source, limit, e, i0, i1, i0, i1)
+                                commit()
+                                wait_all()
+                                warp_sync()
+                                u1 = gate(u1, load_rows(at, 64))
+                                u2 = gate(u2, load_rows(at + sequence_words, 64))
+                            else:
                                 u1 = gate(u1, load_rows(at + 2 * sequence_words, 64))
                                 u2 = gate(u2, load_rows(at + 3 * sequence_words, 64))
                         x = join(first_to_b(u1), second_to_b(u2))
@@ -236,7 +257,7 @@ def build(tile: Any, spec: Spec) -> Any:
                             i1 = small(to1 + into)
                             if copy_side == 0:
                                 copy_rows(u, source, limit, e, i0, i1, i0, i1)
-                                if gated_in:
+                                if gated_in and not after:
                                     copy_rows(
                                         pre,
                                         source,
@@ -249,7 +270,7 @@ def build(tile: Any, spec: Spec) -> Any:
                                     )
                             else:
                                 copy_rows(dy, source, limit, e, i0, i1, i0, i1)
-                                if gated_out:
+                                if gated_out and not after:
                                     copy_rows(
                                         post,
                                         source,

@@ -132,6 +132,11 @@ class Spec:
         return self.n1 // self.parts
 
     @property
+    def gates_after(self) -> bool:
+        """Whether a strip of gates is copied when its sequences are in registers, into the same place."""
+        return (self.pregate or self.postgate) and 8192 < self.n <= 16384
+
+    @property
     def reloaded(self) -> bool:
         """Whether outer twiddles are loaded for u and again for dy: two blocks of an SM have no registers for them."""
         return self.n1 > 32 and self.q == 256 and not self.right_angle
@@ -193,8 +198,9 @@ class Spec:
 
     @property
     def stage_words(self) -> int:
-        """One strip of two sequences, and of their gates."""
-        return self.rows_in * STRIP * (2 if self.pregate or self.postgate else 1)
+        """One strip of two sequences, and of their gates, unless they come after it."""
+        gated = (self.pregate or self.postgate) and not self.gates_after
+        return self.rows_in * STRIP * (2 if gated else 1)
 
     @property
     def factor_words(self) -> int:

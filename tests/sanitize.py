@@ -402,7 +402,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
     "gradient-turned": partial(
-        differentiate, *_plans((16, 16), (48, 16), (16, 16, 16), (24, 32, 32), packing="right-angle")
+        differentiate, *_plans((16, 16), (48, 16), (24, 16, 16), (24, 32, 32), packing="right-angle")
     ),
     "backward": partial(
         differentiate_all,

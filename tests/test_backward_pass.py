@@ -7,7 +7,14 @@ import pytest
 from convolutions import filters, noise, scatter
 
 import reference
-from kernels_numba import backward_block, backward_pass, backward_warp, fftconv_gradients, gradient_families
+from kernels_numba import (
+    backward_block,
+    backward_pass,
+    backward_warp,
+    fftconv_gradients,
+    gradient_families,
+    prepare_filter,
+)
 from kernels_numba.backward_pass import BackwardPass
 from monarch import Plan, SparsityPattern
 
@@ -75,6 +82,17 @@ def test_when_one_kernel_makes_all(taken: list[str]) -> None:
         taken.clear()
         fftconv_gradients(u, k, dy, **wanted)  # type: ignore[arg-type]
         assert len(taken) == count, wanted
+    half, taps = (
+        noise((2, 1, 1024), "fp16", 3),
+        filters(1, 1024),
+    )  # transformed by another plan for the convolution
+    for count, k_or_spectrum in (
+        (1, taps),
+        (0, prepare_filter(taps, length=1024, mode="causal", gradients=True)),
+    ):
+        taken.clear()
+        fftconv_gradients(half, k_or_spectrum, half, mode="causal")
+        assert len(taken) == count
     assert backward_pass.family_of(Plan.of((32, 32))) is backward_warp
     assert backward_pass.family_of(Plan.of((16, 16, 16), packing="right-angle")) is backward_block
     assert backward_pass.family_of(Plan.of((32, 32, 32))) is None
