@@ -296,7 +296,7 @@ def _whole(family: str, factors: tuple[int, ...], channels: int) -> Case:
 
         return call, error, reference.fftconv_bound(plan.order, "fp16")
 
-    shape = f"B={batch};H={channels};N={n};" + "x".join(map(str, factors))
+    shape = f"B={batch};H={channels};N={n};" + "x".join(map(str, factors)) + ";all gradients"
     return Case((family, "filter_gradient"), shape, counts, prepare)
 
 
