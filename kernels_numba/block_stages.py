@@ -1,9 +1,10 @@
-"""The contractions of the order-3 kernel, by what its spec asks for."""
+"""Operations of the order-3 kernel, by what its spec asks for."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba import block_pieces as pieces
 from kernels_numba.block_spec import Spec
 
 
@@ -12,7 +13,7 @@ def outer_stages(tile: Any, spec: Spec) -> tuple[Any, Any, Any]:
     row_tiles, in_tiles, registers = spec.rows // 16, spec.rows_in // 16, spec.rows // 2
     if spec.right_angle:
         kept = 2 * (spec.rows_out // 8 * 4)
-        last = tile.mma_from_parts(spec.last_rows // 16, 4, row_tiles, kept, short=spec.short)
+        last = tile.mma_from_parts(spec.last_rows // 16, 4, row_tiles, kept)
         first = tile.mma_to_parts(row_tiles, 4, in_tiles)
         return first, tile.multiply_complex_shared(registers // 2), last
     first = tile.dft_rows(row_tiles, 4, in_tiles, inverse=False, self_paired=spec.lanes)
@@ -29,11 +30,27 @@ def inner_stages(tile: Any, spec: Spec) -> tuple[Any, ...]:
     if spec.lean:  # stages that round by themselves
         rows_of, columns_of = tile.dft_rows_halves, tile.dft_columns_halves
         packs = tuple(tile.select(tuple(range(count))) for count in (points, bins))
-    short = {"short": True} if spec.short else {}
     return (
-        rows_of(row_tiles, column_tiles, row_tiles, inverse=False, **short),
+        rows_of(row_tiles, column_tiles, row_tiles, inverse=False),
         columns_of(row_tiles, bin_tiles, column_tiles // 2, inverse=False),
         columns_of(row_tiles, column_tiles, bin_tiles // 2, inverse=True),
         rows_of(row_tiles, column_tiles, row_tiles, inverse=True),
         *packs,
     )
+
+
+def for_one_sequence(tile: Any, spec: Spec) -> tuple[Any, ...]:
+    """Of half-length packing: the order of results, mirrors in the same lane, products with them, those of tile 0."""
+    registers = spec.q // 64
+    put = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * registers)))
+    select = tile.select(pieces.mirror_registers(spec.n2, spec.n3))
+    weave, product = tile.select(pieces.woven(spec)), tile.multiply_mirror(registers)
+    return (weave, select, product, put, *tile.gather_halves(2 * registers))
+
+
+def outputs(tile: Any, spec: Spec) -> tuple[Any, Any, Any]:
+    """What stores the first and the second sequence's results, and loads output gates."""
+    kept = spec.rows_out // 8 * 4
+    both = [pieces.output_pieces(spec, first) for first in (0, kept)]
+    stores = (tile.store_pieces(x, spec.halves, guarded=spec.guarded) for x in both)
+    return (*stores, tile.gather(both[0], kept, spec.halves, guarded=spec.guarded))

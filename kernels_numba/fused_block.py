@@ -27,7 +27,7 @@ from kernels_numba import block_pieces as pieces
 from kernels_numba.block_operands import kept_axes, operand_key, operands, skipped_points
 from kernels_numba.block_operands import spectrum_of_plan as spectrum_layout
 from kernels_numba.block_spec import FACTORS, PACKINGS, STRIP, STRIP_WORDS, Spec, make_spec, min_blocks
-from kernels_numba.block_stages import inner_stages, outer_stages
+from kernels_numba.block_stages import for_one_sequence, inner_stages, outer_stages, outputs
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 
 
@@ -45,7 +45,7 @@ def build(tile: Any, spec: Spec) -> Any:
     gates_after = gated_in and spec.gates_after
     half, unit, right, beside = spec.half, spec.unit, spec.right_angle, spec.beside
     windows, ahead, lean = spec.windows, spec.ahead and not (half or spec.marked), spec.lean
-    rows, lanes, fold = spec.rows, spec.lanes, spec.fold
+    rows, lanes, fold, rear = spec.rows, spec.lanes, spec.fold, spec.rear
     t1, t2, j2 = rows // 16, n2 // 16, n3 // 8  # tiles of rows and columns
     in_tiles, groups1, strips = spec.rows_in // 16, rows // 8, spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
@@ -69,11 +69,9 @@ def build(tile: Any, spec: Spec) -> Any:
     lane, warp, block, divide, small = tile.lane, tile.warp, tile.block, tile.divide, tile.small
     scaled, one, together, sequences = spec.scaled, tile.one, spec.together, 2 // spec.unit
     barrier, warp_sync, commit, int64 = tile.barrier, tile.warp_sync, tile.commit, tile.int64
-    follow = tile.follow(overlap=spec.overlap)
-    turns_of = tile.opaque if spec.rolled else tile.small
-    wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
+    follow, turns_of = tile.follow(overlap=spec.overlap), tile.opaque if spec.rolled else tile.small
+    wait_all, wait_strip, multiply_inner = tile.wait(0), tile.wait(ring - 1), tile.multiply_complex(inner)
     copy_constants, join, load_scale = tile.copy_words_async, tile.join, tile.load_float
-    multiply_inner = tile.multiply_complex(inner)
     # A
     chunk, row_step = 2 * unit, 64 * unit  # words of a lane's four columns; of four rows
     load_rows, gate_in = tile.load_shared(4 * in_tiles * chunk, chunk), tile.multiply(4 * in_tiles * chunk)
@@ -85,8 +83,7 @@ def build(tile: Any, spec: Spec) -> Any:
     load_table_shared, load_table = (f(2 * outer // served, 4) for f in (tile.load_shared, tile.load_global))
     put_first = tile.store_shared_pieces(pieces.first_exchange_pieces(spec))
     # B
-    registers_b = t2 * j2 * 2
-    get_first = tile.load_pieces(pieces.first_exchange_reads(spec), 2 * registers_b)
+    get_first = tile.load_pieces(pieces.first_exchange_reads(spec), 4 * t2 * j2)
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(n3 * spec.kept3 // 64, 4)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
     stage2, stage3, stage3i, stage2i, pack_inner, pack_bins = inner_stages(tile, spec)
@@ -100,14 +97,8 @@ def build(tile: Any, spec: Spec) -> Any:
     get_second = tile.load_pieces(pieces.second_exchange_reads(spec), 16 * t1)
     load_f1i = tile.load_shared(spec.last_rows // 16 * t1 * 4, 4)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
-    weave = tile.select(pieces.woven(spec))
-    mirror = tile.select(pieces.mirror_registers(n2, n3))
-    multiply_mirror = tile.multiply_mirror(inner)
-    load_offsets, gather_mirror = tile.gather_halves(2 * inner)
-    put_tile = tile.store_shared_pieces(tuple((0, 32 * r, (r,)) for r in range(2 * inner)))
-    real, imaginary = pieces.output_pieces(spec, 0), pieces.output_pieces(spec, kept)
-    store_real, store_imaginary = (tile.store_pieces(x, halves, guarded=guarded) for x in (real, imaginary))
-    gather_gate = tile.gather(real, kept, halves, guarded=guarded)
+    weave, mirror, multiply_mirror, put_tile, load_offsets, gather_mirror = for_one_sequence(tile, spec)
+    store_real, store_imaginary, gather_gate = outputs(tile, spec)
 
     def kernel(
         u, pre, post, post2, spectrum, scales, words, tables, y, out2, items, each, pairs, batch, channels, length
@@ -240,7 +231,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     if in_shared:
                         table = load_table_shared(at_tables + strip * strip_words + c, 128)
                     to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
-                    put_first(to, to, to, to, multiply_outer(z, table))
+                    z = multiply_outer(z, table)
+                    if rear and strip == my_strip:  # in C others have read the exchange until now
+                        barrier()
+                    put_first(to, to, to, to, z)
                     strip = small(strip + 1)
                     if not in_shared and strip < end_strip:
                         table = load_table(tables, strip * strip_words + c, 128)
@@ -387,15 +381,22 @@ def build(tile: Any, spec: Spec) -> Any:
                 limit0 = min(channels, left)
                 limit = small(min(channels, left - channels) * (2 * p + 1 < batch))
             strip = my_strip
+            if rear:
+                at = small(second_get + strip * STRIP_WORDS)
+                x2 = get_second(at, at, at, at)
             while strip < end_strip:
                 o = small(strip * (32 * unit))
                 o_up, o_down = small(out_up + o), small(out_down + o)
                 if gated_out:
                     gate1 = gather_gate(post, base, limit0, o_up, o_down, o, o)
                     gate2 = gather_gate(post, other, limit, o_up, o_down, o, o)
-                at = small(second_get + strip * STRIP_WORDS)
-                x2 = get_second(at, at, at, at)
+                if not rear:
+                    at = small(second_get + strip * STRIP_WORDS)
+                    x2 = get_second(at, at, at, at)
                 y4 = stage1i(load_f1i(at_f1i + c, 128), x2)
+                if rear and strip + 1 < end_strip:
+                    at = small(at + STRIP_WORDS)
+                    x2 = get_second(at, at, at, at)
                 if scaled:
                     y4 = scale(y4, s)
                 z4 = pack_out(weave(y4)) if half else pack_out(y4)
@@ -412,7 +413,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 strip = small(strip + 1)
             if not in_shared:
                 table = load_table(tables, my_strip * strip_words + c, 128)
-            barrier()
+            if not rear:
+                barrier()
             h, p = small(h + next_h), small(p + next_p)
             if p >= pairs:
                 h, p = small(h + 1), small(p - pairs)

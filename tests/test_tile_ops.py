@@ -338,7 +338,7 @@ def added_in_halves(p: NDArray, q: NDArray, axis: int, spec: Tiny) -> NDArray:
     return written(to_words(np.concatenate([x.reshape(-1, 32, 2) for x in axes]), spec.dtype))
 
 
-def expect_dft_rows_halves(spec: Tiny, data: Data, direction: str, depth: str = "") -> NDArray:
+def expect_dft_rows_halves(spec: Tiny, data: Data, direction: str) -> NDArray:
     factor = gather(halves(read(data.w, 0, 8), spec.dtype), slots_a(2, 1))
     parts = halves(read(data.w, 1024, 8), spec.dtype)
     return added_in_halves(*(factor @ gather(x, slots_b(1, 2)) for x in (parts[:4], parts[4:])), 0, spec)

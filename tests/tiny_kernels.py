@@ -514,10 +514,9 @@ def dft_columns(tile: Any, direction: str) -> Callable:
     return _two(tile, 2 * 4 * rows * k, 2 * k * columns, operation, count, _reinterpret(tile, count, "words"))
 
 
-@tiny("dft_rows_halves:forward", "dft_rows_halves:inverse", "dft_rows_halves:forward:short", data="integers")
-def dft_rows_halves(tile: Any, direction: str, depth: str = "") -> Callable:
-    operation = tile.dft_rows_halves(2, 2, 1, inverse=direction == "inverse", short=depth == "short")
-    return _two(tile, 8, 8, operation, 16)
+@tiny("dft_rows_halves:forward", "dft_rows_halves:inverse", data="integers")
+def dft_rows_halves(tile: Any, direction: str) -> Callable:
+    return _two(tile, 8, 8, tile.dft_rows_halves(2, 2, 1, inverse=direction == "inverse"), 16)
 
 
 @tiny("dft_columns_halves:forward", "dft_columns_halves:inverse", data="integers")

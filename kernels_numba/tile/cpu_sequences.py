@@ -29,9 +29,7 @@ class CpuSequences(CpuZeros):
         product = self.mma(row_tiles, column_tiles, k_tiles)  # type: ignore[attr-defined]
         return lambda factor, data: product(factor, data)[:kept]
 
-    def mma_from_parts(
-        self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int, *, short: bool = False
-    ) -> Callable:
+    def mma_from_parts(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Callable:
         """Two complex sequences by one factor, of which the real parts are wanted."""
         product = self.mma_first(row_tiles, column_tiles, k_tiles, kept)
 
@@ -40,9 +38,7 @@ class CpuSequences(CpuZeros):
 
         return contract
 
-    def dft_rows_halves(
-        self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool, short: bool = False
-    ) -> Callable:
+    def dft_rows_halves(self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool) -> Callable:
         """Contract rows; outputs and mirrors are added up in halves."""
         product = self.mma(row_tiles, column_tiles, k_tiles)  # type: ignore[attr-defined]
         rounded = self.pack(2 * row_tiles * column_tiles)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from kernels_numba.tile.gpu_emit import F32, asm, pack_tuple, unpack
+from kernels_numba.tile.gpu_emit import pack_tuple, unpack
 from kernels_numba.tile.gpu_zeros import GpuZeros
 
 
@@ -27,15 +27,13 @@ class GpuSequences(GpuZeros):
         """
         return self._both(row_tiles, column_tiles, k_tiles, in_parts=True, kept=row_tiles * column_tiles * 4)
 
-    def mma_from_parts(
-        self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int, *, short: bool = False
-    ) -> Any:
+    def mma_from_parts(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Any:
         """Two complex sequences by one factor, of which the real parts are wanted: ``op(factor, data)``.
 
         ``data``: the B operands of the first and of the second sequence, whose parts are rows. Returns the first
-        ``kept`` accumulators of the first sequence, then as many of the second. ``short``: see `_short_product`.
+        ``kept`` accumulators of the first sequence, then as many of the second.
         """
-        return self._both(row_tiles, column_tiles, k_tiles, in_parts=False, kept=kept, short=short)
+        return self._both(row_tiles, column_tiles, k_tiles, in_parts=False, kept=kept)
 
     def mma_first(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Any:
         """Of the product of an A and a B operand the first ``kept`` accumulators, those of its first rows."""
@@ -57,41 +55,7 @@ class GpuSequences(GpuZeros):
 
         return product
 
-    def _short_product(self, builder: Any, a: list, b: list, shape: tuple[int, int, int]) -> list:
-        """As `_real_product`, in products 8 deep, whose right operand is one register.
-
-        A pair of registers must lie side by side: where the two come from different loads, that takes moves, and two
-        products take fewer instructions than one with them.
-        """
-        row_tiles, column_tiles, k_tiles = shape
-        name = self.ptx["mma"].replace("m16n8k16", "m16n8k8")  # type: ignore[attr-defined]
-        text = name + " {$0,$1,$2,$3}, {$4,$5}, {$6}, {$7,$8,$9,$10};"
-        four, zero = ir.LiteralStructType([F32] * 4), ir.Constant(F32, 0.0)
-        tiles = {(m, n): [zero] * 4 for m in range(row_tiles) for n in range(column_tiles)}
-        for k in range(2 * k_tiles):
-            for m, n in tiles:
-                left = a[(m * k_tiles + k // 2) * 4 + 2 * (k % 2) :][:2]
-                right = b[(k // 2 * column_tiles + n) * 2 + k % 2]
-                operands = [*left, right, *tiles[m, n]]
-                result = asm(builder, four, operands, text, "=f,=f,=f,=f,r,r,r,0,1,2,3", convergent=True)
-                tiles[m, n] = unpack(builder, result, 4)
-        return [
-            tiles[y // 2, n][2 * (y % 2) + e]
-            for y in range(2 * row_tiles)
-            for n in range(column_tiles)
-            for e in range(2)
-        ]
-
-    def _both(
-        self,
-        row_tiles: int,
-        column_tiles: int,
-        k_tiles: int,
-        *,
-        in_parts: bool,
-        kept: int,
-        short: bool = False,
-    ) -> Any:
+    def _both(self, row_tiles: int, column_tiles: int, k_tiles: int, *, in_parts: bool, kept: int) -> Any:
         shape = (row_tiles, column_tiles, k_tiles)
 
         @intrinsic
@@ -102,7 +66,7 @@ class GpuSequences(GpuZeros):
                 a = unpack(builder, args[0], row_tiles * k_tiles * 4)
                 b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
                 middle = len(b) // 2
-                product_of = self._short_product if short else self._real_product  # type: ignore[attr-defined]
+                product_of = self._real_product  # type: ignore[attr-defined]
                 found = [product_of(builder, a, x, shape)[:kept] for x in (b[:middle], b[middle:])]
                 if in_parts:
                     found = [x[i * (kept // 2) : (i + 1) * (kept // 2)] for i in range(2) for x in found]
@@ -113,13 +77,8 @@ class GpuSequences(GpuZeros):
 
         return product
 
-    def dft_rows_halves(
-        self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool, short: bool = False
-    ) -> Any:
-        """As `dft_rows`, rounded to registers of halves before outputs and mirrors are added up, in halves too.
-
-        ``short``: see `_short_product`.
-        """
+    def dft_rows_halves(self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool) -> Any:
+        """As `dft_rows`, rounded to registers of halves before outputs and mirrors are added up, in halves too."""
         width = row_tiles * column_tiles
         pairs = [(i, i + width) for i in range(width)]
 
@@ -132,7 +91,7 @@ class GpuSequences(GpuZeros):
                 b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
                 shape = (row_tiles, column_tiles, k_tiles)
                 middle = len(b) // 2
-                product_of = self._short_product if short else self._real_product  # type: ignore[attr-defined]
+                product_of = self._real_product  # type: ignore[attr-defined]
                 sums = [product_of(builder, a, x, shape) for x in (b[:middle], b[middle:])]
                 words = self.added_halves(builder, sums[0], sums[1], pairs, inverse=inverse)
                 return pack_tuple(context, builder, signature.return_type, words)
