@@ -66,6 +66,9 @@ def check(plan: Plan, case: Any) -> None:
 @example(SMALL_PAIR, "bf16", "causal", 0.5, 3, (False, False), "noise", 5)
 @example(SMALL_PAIR, "fp16", "circular", 1.0, 1, (True, True), "noise", 6)
 @example(SMALL_HALF, "fp16", "two-sided", 0.4, 1, (True, True), "noise", 7)
+@example(
+    HALF, "fp16", "causal", 1.0, 1, (True, False), "impulse", 3570
+)  # by a gate of 0.017 before gates had a least size
 def test_within_the_bound_of_the_reference(
     plan: Plan, dtype: str, mode: str, part: float, batch: int, gates: tuple, kind: str, seed: int
 ) -> None:

@@ -64,14 +64,14 @@ def test_gates_are_read_and_results_written_once_more() -> None:
 
 
 def test_one_run_less_for_both_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradients of u and its gate are one run; each alone is one too."""
+    """The gradients of u and its gate, without the filter's, are one run; each alone is one too."""
     u, dy, before, after = (half(noise((2, 2, 256), "fp16", i), "fp16") for i in range(4))
     k = np.random.default_rng(5).standard_normal((2, 256)) / 16
     runs = []
     run = kernels_numba.cpu_convolution.run
     monkeypatch.setattr("kernels_numba.cpu_convolution.run", lambda *a: runs.append(a[4]) or run(*a))
     gates = {"pregate": before, "postgate": after}
-    found = fftconv_gradients(u, k, dy, **gates)
+    found = fftconv_gradients(u, k, dy, needs=("u", *gates), **gates)
     assert [second is not None for second in runs] == [True, False]
     for name in ("u", "pregate"):
         runs.clear()
