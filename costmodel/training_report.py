@@ -109,7 +109,7 @@ def _layers(both: list[tuple[OperatorRow, OperatorRow]]) -> list[str]:
     ]
     for ours, other in both:
         cells = [
-            NAMES[ours.layer],
+            NAMES[ours.layer] + (f", width {ours.D}" if ours.D != first.D else ""),
             ours.B,
             ours.L,
             milliseconds(ours.step_us),
