@@ -103,8 +103,6 @@ class Spec:
     lean: bool = False
     """Two inner convolutions at a time in fewer instructions: outputs and mirrors are added up in halves, and two k1
     are read from the exchange while the two before them are worked on. (For errors that leave room: half signals.)"""
-    rear: bool = False
-    """In C a strip is read while the one before it is worked on, and the block meets after C as late as it may."""
     windows: bool = False
     """Sequences are overlapping windows of one row."""
     half: bool = False
@@ -201,7 +199,7 @@ class Spec:
         """A name that says what the kernel is, for error messages and profilers."""
         gates = {(0, 0): "", (1, 0): "_pre", (0, 1): "_post", (1, 1): "_gated"}[self.pregate, self.postgate]
         gates += "_twice" if self.twice else ""
-        packed = "_half" * self.half + "_right" * self.right_angle + "_lean" * self.lean + "_rear" * self.rear
+        packed = "_half" * self.half + "_right" * self.right_angle + "_lean" * self.lean
         shape = f"{self.n1}x{self.n2}x{self.n3}{packed}_in{self.rows_in}_out{self.rows_out}"
         guard = "_guarded" * self.guarded + "_scaled" * self.scaled + "_o" * self.overlap
         guard += ("_windows" if self.windows else "") + (f"_marked{self.marked}" if self.marked else "")

@@ -45,7 +45,7 @@ def build(tile: Any, spec: Spec) -> Any:
     gates_after = gated_in and spec.gates_after
     half, unit, right, beside = spec.half, spec.unit, spec.right_angle, spec.beside
     windows, ahead, lean = spec.windows, spec.ahead and not (half or spec.marked), spec.lean
-    rows, lanes, fold, rear = spec.rows, spec.lanes, spec.fold, spec.rear
+    rows, lanes, fold = spec.rows, spec.lanes, spec.fold
     t1, t2, j2 = rows // 16, n2 // 16, n3 // 8  # tiles of rows and columns
     in_tiles, groups1, strips = spec.rows_in // 16, rows // 8, spec.strips
     my_strips, my_pairs = strips // warps, n1 // 2 // warps
@@ -231,10 +231,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     if in_shared:
                         table = load_table_shared(at_tables + strip * strip_words + c, 128)
                     to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
-                    z = multiply_outer(z, table)
-                    if rear and strip == my_strip:  # in C others have read the exchange until now
-                        barrier()
-                    put_first(to, to, to, to, z)
+                    put_first(to, to, to, to, multiply_outer(z, table))
                     strip = small(strip + 1)
                     if not in_shared and strip < end_strip:
                         table = load_table(tables, strip * strip_words + c, 128)
@@ -381,22 +378,15 @@ def build(tile: Any, spec: Spec) -> Any:
                 limit0 = min(channels, left)
                 limit = small(min(channels, left - channels) * (2 * p + 1 < batch))
             strip = my_strip
-            if rear:
-                at = small(second_get + strip * STRIP_WORDS)
-                x2 = get_second(at, at, at, at)
             while strip < end_strip:
                 o = small(strip * (32 * unit))
                 o_up, o_down = small(out_up + o), small(out_down + o)
                 if gated_out:
                     gate1 = gather_gate(post, base, limit0, o_up, o_down, o, o)
                     gate2 = gather_gate(post, other, limit, o_up, o_down, o, o)
-                if not rear:
-                    at = small(second_get + strip * STRIP_WORDS)
-                    x2 = get_second(at, at, at, at)
+                at = small(second_get + strip * STRIP_WORDS)
+                x2 = get_second(at, at, at, at)
                 y4 = stage1i(load_f1i(at_f1i + c, 128), x2)
-                if rear and strip + 1 < end_strip:
-                    at = small(at + STRIP_WORDS)
-                    x2 = get_second(at, at, at, at)
                 if scaled:
                     y4 = scale(y4, s)
                 z4 = pack_out(weave(y4)) if half else pack_out(y4)
@@ -413,8 +403,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 strip = small(strip + 1)
             if not in_shared:
                 table = load_table(tables, my_strip * strip_words + c, 128)
-            if not rear:
-                barrier()
+            barrier()
             h, p = small(h + next_h), small(p + next_p)
             if p >= pairs:
                 h, p = small(h + 1), small(p - pairs)
