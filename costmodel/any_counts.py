@@ -139,6 +139,35 @@ def totals(
     }
 
 
+STRIP_INSTRUCTIONS = 30
+"""Warp instructions of a strip that no count has: addresses, conditions of its rows, the loop. As the machine code of
+24, 17 and 36 x 16 x 16 has them 11 to 95, and 30 as times of 27 lists say."""
+READ_AGAIN = 0.5
+"""What a byte of a factor costs that each strip reads anew from shared memory, in others: 0.5 is what times of the same
+lists say. Not known is why, but for an odd number of tiles, of which the last is read alone, not by two."""
+
+
+def strips(factors: tuple[int, ...]) -> int:
+    """How many strips an item has: 16 columns of a stage, both ways, and the units of the last factor."""
+    first, *middle, last = factors
+    points = prod(factors)
+    return 2 * (points // first // 16) + sum(2 * points // (16 * f) for f in middle) + points // (16 * last)
+
+
+def read_again(spec: Any) -> int:
+    """Bytes of factors that the strips of an item read anew from shared memory: too many for a warp's registers."""
+    first, *middle, _ = spec.factors
+    points, found = prod(spec.factors), 0
+    if first not in spec.cached and first > _kernel().HELD:
+        t = tiles(first)
+        each = t * ((spec.rows_in // 8 + 1) // 2) + spec.rows_out // 8 * ((t + 1) // 2)
+        found += 1024 * each * (points // first // 16)
+    for f in middle:
+        if f not in spec.cached and f > _kernel().HELD:
+            found += 1024 * 2 * (f // 8) * ((f // 8 + 1) // 2) * (points // (16 * f))
+    return found
+
+
 def _alike(spec: Any) -> list[str]:
     """A kernel whose stack stands for this one's: with the same last factor, whose products hold the most registers.
 
@@ -213,7 +242,8 @@ def kernel_counts(
         + found["shared_written_bytes"]
         + sequences
         + found["written_y"]
-        + cached,
+        + cached
+        - (1 - READ_AGAIN) * items * read_again(spec),
         l2_bytes=beyond,
         # Results are rounded, and parts of products joined; of pairs samples are joined and results rounded too.
         warp_instructions=instructions(
@@ -222,7 +252,8 @@ def kernel_counts(
             half_flops=found["half_flops"],
             words=items * points * (2 * between + 2),
             accesses=items * accesses,
-        ),
+        )
+        + items * STRIP_INSTRUCTIONS * strips(plan.factors),
         transforms=items,
         launches=1,
         blocks=items,
