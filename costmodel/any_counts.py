@@ -139,12 +139,12 @@ def totals(
     }
 
 
-STRIP_INSTRUCTIONS = 30
+STRIP_INSTRUCTIONS = 35
 """Warp instructions of a strip that no count has: addresses, conditions of its rows, the loop. As the machine code of
-24, 17 and 36 x 16 x 16 has them 11 to 95, and 30 as times of 27 lists say."""
-READ_AGAIN = 0.5
-"""What a byte of a factor costs that each strip reads anew from shared memory, in others: 0.5 is what times of the same
-lists say. Not known is why, but for an odd number of tiles, of which the last is read alone, not by two."""
+24, 17 and 36 x 16 x 16 has them 11 to 95, and 35 as times of 27 cases say."""
+READ_AGAIN = 0.7
+"""What a byte of a factor costs that each strip reads anew from shared memory, in others: 0.7 is what times of the same
+cases say. Of an odd number of tiles the last is read alone, not with another (0.8 of 36 points); the rest is open."""
 
 
 def strips(factors: tuple[int, ...]) -> int:
