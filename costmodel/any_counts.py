@@ -39,6 +39,19 @@ def tiles(factor: Any) -> Any:
     return (factor + 7) // 8
 
 
+def quads(outputs: Any, contracted: Any) -> Any:
+    """Bytes of a factor that a product of so many tiles of 8 points takes; of contraction tiles two at a time."""
+    return 1024 * outputs * ((contracted + 1) // 2)
+
+
+def stages(factors: tuple[Any, ...], rows_in: Any, rows_out: Any) -> list[tuple[Any, Any, Any]]:
+    """Of stages before the last: factor, strips of an item one way, and bytes of the factor a strip both ways."""
+    first, *middle, _ = factors
+    points, t = prod(factors), tiles(first)
+    found = [(first, points // first // 16, quads(t, rows_in // 8) + quads(rows_out // 8, t))]
+    return found + [(f, points // (16 * f), 2 * quads(f // 8, f // 8)) for f in middle]
+
+
 def products(factors: tuple[Any, ...], rows_in: Any, rows_out: Any) -> Any:
     """Tensor-core instructions (16 x 8 x 16) of one item: real products with factors of real and imaginary parts."""
     first = tiles(factors[0]) * (rows_in + rows_out) * prod(factors[1:]) // 64
@@ -73,28 +86,21 @@ def totals(
     twiddles of the middle stage forward and of units do, and words after a row; see `any_spec`.
     """
     order, points, half, complex_data = len(factors), prod(factors), packing == "half", packing == "complex"
-    first, *middle, last = factors
+    first, last = factors[0], factors[-1]
     q = points // first
     filled = 8 * tiles(first) * q  # P'
     items = channels * ((batch + 1) // 2 if packing == "pair" else batch)
     units = points // (16 * last)
 
-    def quads(outputs: Any, contracted: Any) -> Any:
-        """Bytes of a factor that a product of so many tiles of 8 points takes; of contraction tiles two at a time."""
-        return 1024 * outputs * ((contracted + 1) // 2)
-
     # Bytes of a stage's factor, read for each strip, or once by each warp for all of an item's; by where it lies.
     in_shared, through_caches, words = 0, 0, 0
-    t = tiles(first)
-    stages = [(first, q // 16, quads(t, rows_in // 8) + quads(rows_out // 8, t), items + blocks)]
-    stages += [(f, points // (16 * f), 2 * quads(f // 8, f // 8), 2 * items) for f in middle]
-    for f, strips, each, turns in stages:
+    for i, (f, count, each) in enumerate(stages(factors, rows_in, rows_out)):
         if f in cached:
-            through_caches += items * strips * each
+            through_caches += items * count * each
         elif f <= held:
-            in_shared += warps * turns * quads(tiles(f), tiles(f))
+            in_shared += warps * (2 * items if i else items + blocks) * quads(tiles(f), tiles(f))
         else:
-            in_shared += items * strips * each
+            in_shared += items * count * each
     if -last in cached:
         through_caches += items * units * 16 * last * last
     elif last <= held_last:
@@ -147,25 +153,20 @@ READ_AGAIN = 0.7
 cases say. Of an odd number of tiles the last is read alone, not with another (0.8 of 36 points); the rest is open."""
 
 
-def strips(factors: tuple[int, ...]) -> int:
-    """How many strips an item has: 16 columns of a stage, both ways, and the units of the last factor."""
-    first, *middle, last = factors
-    points = prod(factors)
-    return 2 * (points // first // 16) + sum(2 * points // (16 * f) for f in middle) + points // (16 * last)
+def strips(spec: Any) -> int:
+    """How many strips an item has: those of the stages, both ways, and the units of the last factor."""
+    last = spec.factors[-1]
+    return 2 * sum(n for _, n, _ in _stages_of(spec)) + prod(spec.factors) // (16 * last)
 
 
 def read_again(spec: Any) -> int:
     """Bytes of factors that the strips of an item read anew from shared memory: too many for a warp's registers."""
-    first, *middle, _ = spec.factors
-    points, found = prod(spec.factors), 0
-    if first not in spec.cached and first > _kernel().HELD:
-        t = tiles(first)
-        each = t * ((spec.rows_in // 8 + 1) // 2) + spec.rows_out // 8 * ((t + 1) // 2)
-        found += 1024 * each * (points // first // 16)
-    for f in middle:
-        if f not in spec.cached and f > _kernel().HELD:
-            found += 1024 * 2 * (f // 8) * ((f // 8 + 1) // 2) * (points // (16 * f))
-    return found
+    held = (*spec.cached, *range(_kernel().HELD + 1))
+    return sum(n * each for f, n, each in _stages_of(spec) if f not in held)
+
+
+def _stages_of(spec: Any) -> list[tuple[int, int, int]]:
+    return stages(spec.factors, spec.rows_in, spec.rows_out)
 
 
 def _alike(spec: Any) -> list[str]:
@@ -253,7 +254,7 @@ def kernel_counts(
             words=items * points * (2 * between + 2),
             accesses=items * accesses,
         )
-        + items * STRIP_INSTRUCTIONS * strips(plan.factors),
+        + items * STRIP_INSTRUCTIONS * strips(spec),
         transforms=items,
         launches=1,
         blocks=items,

@@ -158,6 +158,20 @@ def build(tile: Any, spec: Spec) -> Any:
     correlate_shared, load_sums = tile.correlate_shared(own), tile.load_shared(4 * own, 4)
     clear = tile.store_shared_pieces(tuple((0, 128 * i, (0, 0, 0, 0)) for i in range(own)))
 
+    @tile.function
+    def forward(u1, u2, c):
+        """The bins of a pair's rows, float32."""
+        x = pair_rows(join(u1, u2))
+        x = to_a(multiply(pack(stage1(load_f1(at_f1 + c, 128), x)), load_twiddle(at_t1 + c, 128)))
+        return stage2(x, load_f2(at_f2 + c, 128))
+
+    @tile.function
+    def inverse(x, k, c, scales, h):
+        """Packed bins times those of a filter, back to samples, by the filter's scale."""
+        x = to_a(multiply(x, k))
+        x = multiply(pack(stage3(x, load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128))
+        return pack_out(scale(stage4(load_f4(at_f4 + c, 128), transpose(x)), load_scale(scales, h)))
+
     def kernel(
         u,
         pre,
@@ -260,19 +274,13 @@ def build(tile: Any, spec: Spec) -> Any:
                     if gated_out:
                         u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
                         u2 = gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
-                    x = pair_rows(join(u1, u2))
-                    x = to_a(multiply(pack(stage1(load_f1(at_f1 + c, 128), x)), load_twiddle(at_t1 + c, 128)))
-                    bins_of_dy = stage2(x, load_f2(at_f2 + c, 128))
+                    bins_of_dy = forward(u1, u2, c)
                     if in_registers:
                         summed = correlate(summed, z, bins_of_dy)
                     else:
                         correlate_shared(my_sums, z, bins_of_dy)
                     k = load_spectrum(adjoint, int64(h) * bins + wide * index, 32 * wide)
-                    x = to_a(multiply(pack(bins_of_dy), k))
-                    x = multiply(pack(stage3(x, load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128))
-                    y = pack_out(
-                        scale(stage4(load_f4(at_f4 + c, 128), transpose(x)), load_scale(adjoint_scales, h))
-                    )
+                    y = inverse(pack(bins_of_dy), k, c, adjoint_scales, h)
                     base = (2 * int64(p) * channels + h) * length
                     other = base + other_sequence
                     limit = small(length * (2 * p + 1 < batch))
@@ -317,16 +325,10 @@ def build(tile: Any, spec: Spec) -> Any:
                     if gated_in:
                         u1 = gate_in(u1, load_rows(read_at + 2 * sequence_words, row_step))
                         u2 = gate_in(u2, load_rows(read_at + 3 * sequence_words, row_step))
-                    x = pair_rows(join(u1, u2))
-                    x = to_a(multiply(pack(stage1(load_f1(at_f1 + c, 128), x)), load_twiddle(at_t1 + c, 128)))
-                    z = pack(stage2(x, load_f2(at_f2 + c, 128)))
+                    z = pack(forward(u1, u2, c))
                     if gated_out:
                         k = load_spectrum(spectrum, int64(next_h) * bins + wide * index, 32 * wide)
-                        x = to_a(multiply(z, k))
-                        x = multiply(pack(stage3(x, load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128))
-                        y = pack_out(
-                            scale(stage4(load_f4(at_f4 + c, 128), transpose(x)), load_scale(scales, next_h))
-                        )
+                        y = inverse(z, k, c, scales, next_h)
                         other = next_base + other_sequence
                         limit = small(length * (2 * next_p + 1 < batch))
                         gates = join(

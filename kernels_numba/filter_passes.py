@@ -80,6 +80,23 @@ def build(tile: Any, spec: Spec) -> Any:
     return makers[spec.kind](tile, spec)
 
 
+def item_of(tile: Any) -> Any:
+    """A function of (items in all, items of a row): a thread's number, if there is such an item, its row and place.
+
+    Threads that are too many do the first item again.
+    """
+    small, lane, warp, block, divide = tile.small, tile.lane, tile.warp, tile.block, tile.divide
+
+    def item(items, each):
+        index = small(block() * THREADS + 32 * warp() + lane())
+        valid = index < items
+        now = small(index * valid)
+        row = small(divide(now, each))
+        return index, valid, row, small(now - row * each)
+
+    return tile.function(item)
+
+
 def _build_first(tile: Any, spec: Spec) -> Any:
     """Taps to points after the first pass.
 
@@ -88,14 +105,7 @@ def _build_first(tile: Any, spec: Spec) -> Any:
     butterflies in all and in a row, and the distance of two rows of taps.
     """
     radix = spec.radix
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, int64 = item_of(tile), tile.int64
     double = spec.double
     load = tile.load_taps(radix, spec.taps, double=double)
     dft = tile.dft_points(radix, 1, inverse=False, double=double)
@@ -104,11 +114,7 @@ def _build_first(tile: Any, spec: Spec) -> Any:
     load_turns, before = tile.load_strided(radix, double=double), tile.multiply_complex_floats(radix)
 
     def turned(taps, places, table, turns, points, butterflies, step, row_taps):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        valid = index < butterflies
-        now = small(index * valid)
-        row = small(divide(now, step))
-        column = small(now - row * step)
+        _, valid, row, column = item(butterflies, step)
         source = int64(row) * row_taps
         x = join(
             load(taps, source, places, column, step), load(taps, source, places, radix * step + column, step)
@@ -122,11 +128,7 @@ def _build_first(tile: Any, spec: Spec) -> Any:
         return turned
 
     def kernel(taps, places, table, points, butterflies, step, row_taps):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        valid = index < butterflies
-        now = small(index * valid)
-        row = small(divide(now, step))
-        column = small(now - row * step)
+        _, valid, row, column = item(butterflies, step)
         source = int64(row) * row_taps
         x = join(
             load(taps, source, places, column, step), load(taps, source, places, radix * step + column, step)
@@ -191,25 +193,14 @@ def _build_next(tile: Any, spec: Spec) -> Any:
     where the table begins.
     """
     radix = spec.radix
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, int64 = item_of(tile), tile.int64
     double = spec.double
     load = tile.load_strided(radix, double=double)
     dft = tile.dft_points(radix, 1, inverse=False, double=double)
     turn, store = tile.multiply_strided(radix, double=double), tile.store_strided(radix, double=double)
 
     def kernel(table, unused, unused_too, points, butterflies, step, start):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        valid = index < butterflies
-        now = small(index * valid)
-        row = small(divide(now, step))
-        column = small(now - row * step)
+        _, valid, row, column = item(butterflies, step)
         at = int64(row) * (radix * step) + column
         x = turn(dft(load(points, at, step)), table, start + 4 * column, step)
         store(points, at, step, valid, x)
@@ -347,14 +338,7 @@ def _build_last(tile: Any, spec: Spec) -> Any:
     parts, then imaginary parts), and rows.
     """
     double = spec.double
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, divide, small, int64 = item_of(tile), tile.divide, tile.small, tile.int64
     combine, narrow, load_scale = tile.combine_rows(4, double=double), tile.narrow(16), tile.load_float
     row0, row1, row2, row3 = (tile.select(tuple(range(4 * i, 4 * i + 4))) for i in range(4))
     scaled, join, pack = tile.divide_floats(4), tile.join, tile.pack(8)
@@ -367,10 +351,7 @@ def _build_last(tile: Any, spec: Spec) -> Any:
         )
 
     def kernel(points, places, weights, spectrum, scales, pairs, items, n, tile_pairs, rows):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        now = small(index * (index < items))  # those that are too many do the first again
-        group = small(divide(now, pairs))
-        pair = small(now - group * pairs)
+        _, _, group, pair = item(items, pairs)
         row = small(group * AT_ONCE)
         x = combine(points, int64(row) * n, n, places, weights, pair)
         limit, place = small(4 * rows * pairs), small(row * pairs + pair)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_numba import filter_passes, filter_transform
+from kernels_numba import filter_passes, filter_transform, float_stages
 from kernels_numba.device import LARGEST_SHARED_BYTES, Device
 from kernels_numba.float_spec import Shape, shape_of
 from kernels_numba.float_stages import point_places
@@ -186,9 +186,8 @@ def build(tile: Any, spec: Spec) -> Any:
     filters = together if shared else 1  # whose positions a thread makes
     pairs, tile_pairs = spec.positions // 2, spec.positions // 2 // spec.tiles
     room, group, halves = 2 * shape.padding[2], min(32, threads), 2 * spec.positions
-    shift, factor, _ = shape.padding
     at_lanes = spec.point_words
-    barrier = tile.warp_sync if threads <= 32 and 32 % threads == 0 else tile.barrier
+    barrier, place = float_stages.barrier_of(tile, shape), float_stages.place_of(tile, shape)
     several = shared or threads > 32  # whether more than a warp makes what a thread reads
     all_meet, follow = tile.barrier if several else tile.warp_sync, tile.follow(overlap=spec.overlap)
     lane, warp, block, divide, small, int64 = (
@@ -208,7 +207,7 @@ def build(tile: Any, spec: Spec) -> Any:
         )
     turn, stage_words = tile.turn_by_words(held), 2 * held * threads
     load_places, load_weights = tile.load_global(4 * turns, 4), tile.load_global(4 * turns, 4)
-    four = [stages[min(i, order - 1)] for i in range(4)]  # see `float_stages.four_stages`
+    four = float_stages.four_stages(shape)
     (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in four)
     dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in four)
     points = [point_places(shape, s) for s in four]
@@ -248,18 +247,8 @@ def build(tile: Any, spec: Spec) -> Any:
         first_weights = load_weights(weights, 8 * pair, 8 * step)
         second_weights = load_weights(weights, 8 * pair + 4, 8 * step)
         base = small(slot * room)
-        row = small(divide(j, step1))
-        at = small(row * (radix1 * step1) + j - row * step1)
-        at1 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step2))
-        at = small(row * (radix2 * step2) + j - row * step2)
-        at2 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step3))
-        at = small(row * (radix3 * step3) + j - row * step3)
-        at3 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step4))
-        at = small(row * (radix4 * step4) + j - row * step4)
-        at4 = small(base + 2 * (at + factor * (at >> shift)))
+        at1, at2 = place(j, base, step1, radix1), place(j, base, step2, radix2)
+        at3, at4 = place(j, base, step3, radix3), place(j, base, step4, radix4)
 
         # Those without a filter do the first again, and store nothing.
         row = small(block() * together + slot)

@@ -21,12 +21,25 @@ def barrier_of(tile: Any, shape: Shape) -> Any:
     return tile.warp_sync if shape.threads <= 32 and 32 % shape.threads == 0 else tile.barrier
 
 
+def place_of(tile: Any, shape: Shape) -> Any:
+    """A function of (butterfly, word ``base`` where points begin, step, radix): the word of its first point."""
+    small, divide = tile.small, tile.divide
+    shift, factor, _ = shape.padding
+
+    def place(butterfly, base, step, radix):
+        row = small(divide(butterfly, step))
+        at = small(row * (radix * step) + butterfly - row * step)
+        return small(base + 2 * (at + factor * (at >> shift)))
+
+    return tile.function(place)
+
+
 def starts_of(tile: Any, shape: Shape) -> Any:
     """A function of (thread j of a transform, word ``base`` where its points begin): where the thread's points begin.
 
     The column of each of three stages, then the word of the first point of each of four.
     """
-    small, divide = tile.small, tile.divide
+    small, divide, place = tile.small, tile.divide, place_of(tile, shape)
     (step1, radix1), (step2, radix2), (step3, radix3), (step4, radix4) = (
         (s.step, s.radix) for s in four_stages(shape)
     )
@@ -45,10 +58,7 @@ def starts_of(tile: Any, shape: Shape) -> Any:
         m3 = small(j - row * step3)
         at = small(row * (radix3 * step3) + m3)
         at3 = small(base + 2 * (at + factor * (at >> shift)))
-        row = small(divide(j, step4))
-        at = small(row * (radix4 * step4) + j - row * step4)
-        at4 = small(base + 2 * (at + factor * (at >> shift)))
-        return m1, m2, m3, at1, at2, at3, at4
+        return m1, m2, m3, at1, at2, at3, place(j, base, step4, radix4)
 
     return tile.function(starts)
 

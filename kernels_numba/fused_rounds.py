@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.float_stages import mirror_places, point_places, point_twiddles
+from kernels_numba.float_stages import mirror_places, place_of, point_places, point_twiddles
 from kernels_numba.fused_float import _copies, _samples
 from kernels_numba.rounds_spec import (
     DEFAULT_FACTORS,
@@ -82,14 +82,7 @@ def build(tile: Any, spec: Spec) -> Any:
     )
     filter_mirrored = tile.multiply_mirrored(mirror_places(shape), 4 * pairs_of_last)
     load_two = tile.load_global(2, 1)
-    shift, factor, _ = shape.padding
-
-    @tile.function
-    def place(butterfly, step, radix):
-        """Where a butterfly begins, in words."""
-        row = small(divide(butterfly, step))
-        at = small(row * (radix * step) + butterfly - row * step)
-        return small(2 * (at + factor * (at >> shift)))
+    place = place_of(tile, shape)
 
     def kernel(
         u, pre, post, post2, spectrum, scales, tables, mirrors, y, out2, items, each, pairs, batch, channels, length
@@ -106,7 +99,7 @@ def build(tile: Any, spec: Spec) -> Any:
         at_round = begin
         while at_round < count1:
             b = small(at_round + index)
-            at = place(b, count1, 1)
+            at = place(b, 0, count1, 1)
             copy(u, start, limit, unit * b, at)
             if not half:
                 copy(u, start + other_sequence, second_limit, b, at + 1)
@@ -118,7 +111,7 @@ def build(tile: Any, spec: Spec) -> Any:
             end_round = small(turns_of(count1))
             while at_round < end_round:
                 b = small(at_round + index)
-                at = place(b, count1, 1)
+                at = place(b, 0, count1, 1)
                 z = get_input(at)
                 if gated_in:
                     v = load(pre, start, limit, unit * b)
@@ -132,7 +125,7 @@ def build(tile: Any, spec: Spec) -> Any:
             end_round = small(turns_of(count2))
             while at_round < end_round:
                 b = small(at_round + index)
-                at = place(b, step2, radix2)
+                at = place(b, 0, step2, radix2)
                 m = small(b - step2 * divide(b, step2))
                 put2(at, turn2(dft2(get2(at)), tables, 4 * m))
                 at_round = small(at_round + turns)
@@ -142,7 +135,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 end_round = small(turns_of(count3))
                 while at_round < end_round:
                     b = small(at_round + index)
-                    at = place(b, step3, radix3)
+                    at = place(b, 0, step3, radix3)
                     m = small(b - step3 * divide(b, step3))
                     put3(at, turn3(dft3(get3(at)), tables, 4 * m))
                     at_round = small(at_round + turns)
@@ -172,7 +165,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 end_round = small(turns_of(count4))
                 while at_round < end_round:
                     b = small(at_round + index)
-                    at = place(b, 1, radix4)
+                    at = place(b, 0, 1, radix4)
                     x = filter_pairs(dft4(get4(at)), spectrum, bins + 4 * b)
                     put4(at, dft4i(x))
                     at_round = small(at_round + turns)
@@ -182,7 +175,7 @@ def build(tile: Any, spec: Spec) -> Any:
                 end_round = small(turns_of(count3))
                 while at_round < end_round:
                     b = small(at_round + index)
-                    at = place(b, step3, radix3)
+                    at = place(b, 0, step3, radix3)
                     m = small(b - step3 * divide(b, step3))
                     put3(at, dft3i(turn3i(get3(at), tables, 4 * m)))
                     at_round = small(at_round + turns)
@@ -191,7 +184,7 @@ def build(tile: Any, spec: Spec) -> Any:
             end_round = small(turns_of(count2))
             while at_round < end_round:
                 b = small(at_round + index)
-                at = place(b, step2, radix2)
+                at = place(b, 0, step2, radix2)
                 m = small(b - step2 * divide(b, step2))
                 put2(at, dft2i(turn2i(get2(at), tables, 4 * m)))
                 at_round = small(at_round + turns)
@@ -206,7 +199,7 @@ def build(tile: Any, spec: Spec) -> Any:
             end_round = small(turns_of(count1))
             while at_round < end_round:
                 b = small(at_round + index)
-                at = place(b, count1, 1)
+                at = place(b, 0, count1, 1)
                 x = get1(at)
                 if more:  # the lane's places are free now: the next input comes while it works on
                     copy(u, next_start, limit, unit * b, at)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels_numba.filter_passes import THREADS
+from kernels_numba.filter_passes import item_of
 
 TOGETHER = 32
 """Rows that are added up at a time."""
@@ -29,24 +29,13 @@ def _bins(tile: Any, spec: Any) -> Any:
     """
     radix, step = spec.radix, spec.points // spec.radix
     n = 2 * spec.points
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, small, int64 = item_of(tile), tile.small, tile.int64
     zeros, add = tile.zeros(2 * radix), tile.add_hermitian(tuple(step * q for q in range(radix)))
     dft = tile.dft_points(radix, 1, inverse=False)
     turn, store = tile.multiply_strided(radix), tile.store_strided(radix)
 
     def kernel(sums, bins, roots, table, points, butterflies, shares):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        valid = index < butterflies
-        now = small(index * valid)
-        row = small(divide(now, step))
-        column = small(now - row * step)
+        _, valid, row, column = item(butterflies, step)
         source = int64(row) * (shares * n)
         x = zeros()
         share = small(0)
@@ -66,14 +55,7 @@ def _turned_bins(tile: Any, spec: Any) -> Any:
     Arguments: as those of `_bins`; ``bins`` [P] are the floats where the bins' sums begin, ``roots`` is not read.
     """
     radix, step, p = spec.radix, spec.points // spec.radix, spec.points
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, small, int64 = item_of(tile), tile.small, tile.int64
     zeros, load, plus, join = (
         tile.zeros(2 * radix),
         tile.load_taps(radix, "fp32"),
@@ -84,11 +66,7 @@ def _turned_bins(tile: Any, spec: Any) -> Any:
     turn, store = tile.multiply_strided(radix), tile.store_strided(radix)
 
     def kernel(sums, bins, roots, table, points, butterflies, shares):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        valid = index < butterflies
-        now = small(index * valid)
-        row = small(divide(now, step))
-        column = small(now - row * step)
+        _, valid, row, column = item(butterflies, step)
         source = 2 * int64(row) * (shares * p)
         x = zeros()
         share = small(0)
@@ -109,23 +87,13 @@ def _turned_taps(tile: Any, spec: Any) -> Any:
     Arguments: as those of `_taps`, and after ``taps``, which are the floats where points lie, ``turns`` [1 or 2,
     2, K] of what both parts are multiplied by.
     """
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, int64 = item_of(tile), tile.int64
     load, load_turns = tile.load_taps(1, "fp32"), tile.load_floats(((0, (0,)),), 1, guarded=False)
     times, plus, total, zeros = tile.multiply_floats(1), tile.plus(1), tile.scaled_total(1), tile.zeros(1)
     store, places = tile.store_floats(((0, (0,)),), guarded=True), spec.places
 
     def kernel(points, taps, turns, dk, scale, count, items, n):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        now = small(index * (index < items))
-        row = small(divide(now, count))
-        tap = small(now - row * count)
+        index, _, row, tap = item(items, count)
         source = 2 * int64(row) * n
         x = zeros()
         for i in range(places):
@@ -143,22 +111,12 @@ def _taps(tile: Any, spec: Any) -> Any:
     Arguments: ``points`` [rows, P, 2], ``taps`` [1 or 2, K] of the floats of a row where taps lie, ``dk``; then a
     factor, K, taps in all, and P.
     """
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, int64 = item_of(tile), tile.int64
     load, total = tile.load_taps(spec.places, "fp32"), tile.scaled_total(spec.places)
     store = tile.store_floats(((0, (0,)),), guarded=True)
 
     def kernel(points, taps, dk, scale, count, items, n):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        now = small(index * (index < items))
-        row = small(divide(now, count))
-        tap = small(now - row * count)
+        index, _, row, tap = item(items, count)
         x = load(points, int64(row) * (2 * n), taps, tap, count)
         store(dk, int64(0), items, index, total(x, scale))
 
@@ -170,23 +128,12 @@ def _total(tile: Any, spec: Any) -> Any:
 
     Arguments: ``source`` [rows, K], ``target`` [groups, K]; then K, the sums in all, and rows.
     """
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, small, int64 = item_of(tile), tile.small, tile.int64
     load, plus, zeros = tile.load_floats(((0, (0,)),), 1, guarded=True), tile.plus(1), tile.zeros(1)
     store = tile.store_floats(((0, (0,)),), guarded=True)
 
     def kernel(source, target, count, items, rows):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        there = small(index < items)
-        now = small(index * there)
-        group = small(divide(now, count))
-        tap = small(now - group * count)
+        index, _, group, tap = item(items, count)
         row = small(group * TOGETHER)
         x = zeros()
         turn = small(0)
@@ -204,24 +151,14 @@ def _keep(tile: Any, spec: Any) -> Any:
 
     Arguments: ``sums`` [rows, N, 2], in place; ``kept`` [N, 2], 1 or 0; then quads in all, and in a row.
     """
-    small, lane, warp, block, divide, int64 = (
-        tile.small,
-        tile.lane,
-        tile.warp,
-        tile.block,
-        tile.divide,
-        tile.int64,
-    )
+    item, small, int64 = item_of(tile), tile.small, tile.int64
     pieces = ((0, (0, 1)), (2, (2, 3)))
     load, multiply = tile.load_floats(pieces, 4, guarded=False), tile.multiply_floats(4)
     store = tile.store_floats(pieces, guarded=False)
 
     def kernel(sums, kept, quads, width):
-        index = small(block() * THREADS + 32 * warp() + lane())
-        there = small(index < quads)
-        now = small(index * there)
-        row = small(divide(now, width))
-        at = small(4 * (now - row * width))
+        _, valid, row, quad = item(quads, width)
+        there, at = small(valid), small(4 * quad)
         base = int64(row) * (4 * width)
         x = load(sums, base, there, at)
         store(sums, base, there, at, multiply(x, load(kept, int64(0), there, at)))

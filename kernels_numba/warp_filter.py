@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kernels_numba import filter_passes, filter_short, filter_transform
 from kernels_numba.device import Device
 from kernels_numba.float_spec import Shape, shape_of
-from kernels_numba.float_stages import point_places
+from kernels_numba.float_stages import four_stages, place_of, point_places
 from kernels_numba.warp_spec import Spec, min_blocks
 
 FACTORS: dict[int, tuple[int, ...]] = {
@@ -76,15 +76,13 @@ def functions(tile: Any, spec: Spec) -> tuple[Any, Any, Any]:
     load_taps = tile.load_kind(first if right else tuple(places), spec.taps, guarded=True)
     load_pairs, zeros = tile.load_global(2 * held, 2), tile.zeros(held)
     turn, row, four = tile.turn_by_words(held), turn_words(spec.n), len(stages) > 3
-    dft1, dft2, dft3, dft4 = (
-        tile.dft_points(s.radix, s.groups, inverse=False) for s in (*stages[:3], stages[-1])
-    )
-    at_points = [point_places(how, s) for s in (*stages[:3], stages[-1])]
+    all_four = four_stages(how)
+    dft1, dft2, dft3, dft4 = (tile.dft_points(s.radix, s.groups, inverse=False) for s in all_four)
+    at_points = [point_places(how, s) for s in all_four]
     put1, put2, put3, put4 = (tile.store_points(x) for x in at_points)
     get2, get3, get4 = (tile.load_points(x) for x in at_points[1:])
-    (step2, radix2), (step3, radix3), (step4, radix4) = (
-        (s.step, s.radix) for s in (*stages[1:3], stages[-1])
-    )
+    (step2, radix2), (step3, radix3), (step4, radix4) = ((s.step, s.radix) for s in all_four[1:])
+    place = place_of(tile, how)
     shift, factor, _ = how.padding
     largest, power = tile.largest_part(held, 32), tile.powers_above(1, 1, *ORDINARY[spec.dtype])
     load_rows, combine = tile.load_shared(4 * each, 4), tile.combine_pairs(each, 1, 0)
@@ -92,13 +90,7 @@ def functions(tile: Any, spec: Spec) -> tuple[Any, Any, Any]:
     words = spec.positions // 2  # of real parts
     pieces = tuple((0, 32 * t + part * words, (2 * t + part,)) for t in range(each) for part in range(2))
     put_positions, groups, table_words = tile.store_shared_pieces(pieces), words // 32 // each, 4 * words
-    small, divide, join, as_words, warp_sync = (
-        tile.small,
-        tile.divide,
-        tile.join,
-        tile.as_words,
-        tile.warp_sync,
-    )
+    small, join, as_words, warp_sync = tile.small, tile.join, tile.as_words, tile.warp_sync
 
     def bring(tables, index):
         at = small(2 * index)
@@ -113,20 +105,14 @@ def functions(tile: Any, spec: Spec) -> tuple[Any, Any, Any]:
         x = turn(join(samples, zeros()), w0) if right else samples
         put1(small(points + 2 * (index + factor * (index >> shift))), turn(dft1(x), w1))
         warp_sync()
-        q = small(divide(index, step2))
-        at = small(q * (radix2 * step2) + index - q * step2)
-        at = small(points + 2 * (at + factor * (at >> shift)))
+        at = place(index, points, step2, radix2)
         put2(at, turn(dft2(get2(at)), w2))
         warp_sync()
         if four:
-            q = small(divide(index, step3))
-            at = small(q * (radix3 * step3) + index - q * step3)
-            at = small(points + 2 * (at + factor * (at >> shift)))
+            at = place(index, points, step3, radix3)
             put3(at, turn(dft3(get3(at)), w3))
             warp_sync()
-        q = small(divide(index, step4))
-        at = small(q * (radix4 * step4) + index - q * step4)
-        at = small(points + 2 * (at + factor * (at >> shift)))
+        at = place(index, points, step4, radix4)
         x = dft4(get4(at))
         put4(at, x)
         peak = power(as_words(largest(x)))
