@@ -318,19 +318,32 @@ def _torch_call(case: Case, torch: Any, filters: Any, *, half: bool) -> Callable
     return prepare
 
 
-def _measure(case: Case, provider: _Provider, torch: Any, stamp: tuple[str, str]) -> tuple[Row, float]:
+def input_sets(case: Case, item: int, torch: Any) -> list[_Data]:
+    """Random inputs, in so many sets that those and their outputs, of ``item`` bytes, fill the L2 cache twice."""
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[case.dtype]
-    item = 4 if provider.dtype == "fp32" else 2
-    nbytes = case.bytes_min(item)
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    sets = max(1, min(MAX_SETS, math.ceil(2 * cache / nbytes)))
+    sets = max(1, min(MAX_SETS, math.ceil(2 * cache / case.bytes_min(item))))
     generator = torch.Generator(device="cuda").manual_seed(1)
     shape = (case.batch, case.channels, case.length)
 
     def random() -> Any:
         return torch.randn(shape, device="cuda", generator=generator).to(kind)
 
-    data = [_Data(random(), *((random(), random()) if case.gated else (None, None))) for _ in range(sets)]
+    return [_Data(random(), *((random(), random()) if case.gated else (None, None))) for _ in range(sets)]
+
+
+def _measure(
+    case: Case,
+    provider: _Provider,
+    torch: Any,
+    stamp: tuple[str, str],
+    data: Sequence[_Data] = (),
+) -> tuple[Row, float]:
+    """A row and its bound; with ``data``, of these inputs."""
+    item = 4 if provider.dtype == "fp32" else 2
+    nbytes = case.bytes_min(item)
+    data = data or input_sets(case, item, torch)
+    sets = len(data)
     prepared = [provider.prepare(d) for d in data]
     error = 0.0
     filters = _filters(case, torch)
