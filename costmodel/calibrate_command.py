@@ -13,7 +13,7 @@ from costmodel import calibrate, calibrated_file, gpus, render
 from costmodel.calibration import Calibration, Curve
 from costmodel.errors import GPUFileError, NoGPUError, UnknownGPUError
 from costmodel.gpus import GPU, Measured
-from costmodel.measure import commit
+from costmodel.replays import commit
 
 TOLERANCE = 0.1
 """How far a host's rate may lie from a file's when they are compared, relative."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from costmodel import measurements, render
+from costmodel import measurements, render, replays
 from costmodel.errors import MeasurementError
 from costmodel.measure_counters import Case, cases, chosen_cases, run_cases
 
@@ -262,7 +262,7 @@ def tool_version() -> str:
 
 
 def _measure(chosen: Sequence[Case]) -> tuple[list[Entry], str]:
-    from costmodel import gpus, measure
+    from costmodel import gpus
     from kernels_numba import device
 
     here = device()
@@ -271,7 +271,7 @@ def _measure(chosen: Sequence[Case]) -> tuple[list[Entry], str]:
         return [], ""
     found = profile(chosen)
     day = datetime.date.today().isoformat()
-    return entries(chosen, found, day=day, commit=measure.commit(), tool=tool_version()), gpus.by_device_name(
+    return entries(chosen, found, day=day, commit=replays.commit(), tool=tool_version()), gpus.by_device_name(
         str(here.name)
     ).slug
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from costmodel import measure
+from costmodel import replays
 from costmodel.measurements import Row
 from costmodel.models import model, models
 
@@ -179,7 +179,7 @@ def write_table(
         "gpu": gpu_name,
         "model": name,
         "date": datetime.date.today().isoformat(),
-        "commit": measure.commit(),
+        "commit": replays.commit(),
         "sha256": linear_dispatch.checksum(entries),
         "entries": entries,
     }

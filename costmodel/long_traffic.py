@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from costmodel import measurements, render
+from costmodel import measurements, render, replays
 from costmodel.counters import FOLDER, tool_version
 from costmodel.errors import MeasurementError
 from costmodel.measure_long import Long, cases, ways_of
@@ -81,7 +81,7 @@ def _grouped(case: Long, torch: Any) -> Iterator[tuple[str, str, Any]]:
 
 def run_calls(chosen: Iterable[Long]) -> None:
     """What ncu looks at: every call once, a marker before it; the names of the calls go to stdout."""
-    from costmodel.measure import need_torch
+    from costmodel.replays import need_torch
 
     torch = need_torch()
     marker = torch.zeros(1, device="cuda")
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     slug = options.gpu
     rows = read(slug)
     if options.measure:
-        from costmodel import gpus, measure
+        from costmodel import gpus
         from kernels_numba import device
 
         here = device()
@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             render.note(f"no GPU to measure: {here.reason}")
             return 4
         try:
-            made = profile(quick=options.quick, commit=options.commit or measure.commit())
+            made = profile(quick=options.quick, commit=options.commit or replays.commit())
         except MeasurementError as error:
             print(f"long_traffic: {error}", file=sys.stderr)
             return 2

@@ -14,13 +14,11 @@ from __future__ import annotations
 import datetime
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import monarch
@@ -28,11 +26,10 @@ from costmodel import gpus, measurements, render
 from costmodel.errors import MeasurementError
 from costmodel.measured_plans import default_of, plans_asked, plans_of
 from costmodel.measurements import Row
+from costmodel.replays import commit, need_torch, time_calls
 from monarch import Plan
 
 BATCH, CHANNELS = 64, 768
-REPLAYS = 40
-LONG_US = 4000  # of a replay; fewer of those do
 MAX_SETS = 12
 LONGEST_GATED_PEER = 32768
 NO_GPU = 4
@@ -212,19 +209,6 @@ def run(*, quick: bool = False, asked: Sequence[Plan] = ()) -> Iterator[tuple[Ro
         yield from host_rows(torch, stamp)
 
 
-def need_torch() -> Any:
-    """PyTorch with CUDA. Raises `MeasurementError` where it is not."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MeasurementError(
-            "measuring needs PyTorch with CUDA as peer and for data; pip install torch"
-        ) from error
-    if not torch.cuda.is_available():
-        raise MeasurementError(f"PyTorch {torch.__version__} cannot use the GPU; install a build with CUDA")
-    return torch
-
-
 @dataclass(frozen=True)
 class _Provider:
     """A way to compute a case: ``prepare(data)`` gives a call without arguments and where its result lies."""
@@ -378,44 +362,6 @@ def _measure(
     return row, provider.bound
 
 
-def time_calls(
-    calls: Sequence[Callable[[], Any]], torch: Any, *, replays: int = REPLAYS, least_us: float = 2000.0
-) -> list[float]:
-    """Microseconds of GPU time of one call, for each of many replays of a graph of the calls in turn.
-
-    A replay lasts at least ``least_us``, or 50 rounds.
-    """
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-        torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for call in calls:
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        # A replay long enough that the graph's own start does not matter.
-        estimate = max(begin.elapsed_time(end) * 1e3 / len(calls), 1.0)
-        rounds = max(1, min(50, math.ceil(least_us / (estimate * len(calls)))))
-        replays = replays if estimate * len(calls) < LONG_US else replays // 2
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(rounds):
-                for call in calls:
-                    call()
-        times = []
-        for number in range(replays + 3):
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            if number >= 3:
-                times.append(begin.elapsed_time(end) * 1e3 / (rounds * len(calls)))
-    return times
-
-
 def _error(data: _Data, filters: Any, y: Any, case: Case, torch: Any) -> float:
     """||y - exact|| over the norm of ||u|| ||k|| ||gate||, as ``reference.relative_error``; NaN if any is."""
     spectrum = torch.fft.fft(filters, n=case.n)
@@ -435,24 +381,6 @@ def _error(data: _Data, filters: Any, y: Any, case: Case, torch: Any) -> float:
         wrong += (y[part].double() - exact).square().sum().item()
         size += torch.maximum(terms, exact.norm(dim=-1)).square().sum().item()
     return math.sqrt(wrong / size)
-
-
-def commit() -> str:
-    """The commit measured, with a plus sign when other files differ from it; "unknown" outside a checkout."""
-    folder = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
-        ).stdout
-
-    try:
-        # Rows that this measurement has written already are no change.
-        rows = ":(top,exclude)costmodel/measurements"
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", rows).strip()
-        return git("rev-parse", "--short", "HEAD").strip() + ("+" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from typing import Any
 from costmodel import measurements, render
 from costmodel.errors import MeasurementError
 from costmodel.host_cost import host_times
-from costmodel.measure import commit, need_torch, time_calls
 from costmodel.measurements import Row
+from costmodel.replays import commit, need_torch, time_calls
 
 OP = "decode_attention"
 PHI, BOUNDS = 0.0, (-10.0, 10.0)

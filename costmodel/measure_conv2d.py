@@ -24,8 +24,8 @@ from costmodel.compiled import compile_together
 from costmodel.conv2d import PASSES
 from costmodel.errors import MeasurementError
 from costmodel.host_cost import host_times
-from costmodel.measure import commit, need_torch, time_calls
 from costmodel.measurements import Row
+from costmodel.replays import commit, need_torch, time_calls
 
 OP = "conv2d"
 BACKWARD = "backward"

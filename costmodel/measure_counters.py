@@ -288,7 +288,7 @@ def run_cases(families: Sequence[str]) -> None:
     Raises:
         MeasurementError: PyTorch with CUDA is not there, or a result is outside its bound.
     """
-    from costmodel.measure import need_torch
+    from costmodel.replays import need_torch
 
     torch = need_torch()
     torch.manual_seed(1)

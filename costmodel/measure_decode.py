@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import product as combinations
 from typing import Any
 
-from costmodel import measure, measurements, render
+from costmodel import measure, measurements, render, replays
 from costmodel.measurements import Row
 from costmodel.models import Model, model
 
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     slug = gpus.by_device_name(str(here.name)).slug
     rows = []
-    for row in run(model(options.model), measure.need_torch()):
+    for row in run(model(options.model), replays.need_torch()):
         measurements.append([row], slug, bounds=[ERROR_BOUND])
         rows.append(row)
     print(render.rows_as("md", ["B", "L", *(v.name for v in variants())], table(rows)))
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(which: Model, torch: Any) -> Iterator[Row]:
     """A row for every variant, batch and length."""
-    stamp = (datetime.date.today().isoformat(), measure.commit())
+    stamp = (datetime.date.today().isoformat(), replays.commit())
     _compile(which, torch)
     products = layer_products(which)
     generator = torch.Generator(device="cuda").manual_seed(0)
@@ -155,7 +155,7 @@ def _time(
     out.fill_(float("nan"))
     call()
     error = float((out.double() - exact).norm() / exact.norm())
-    times = measure.time_calls([call], torch, replays=REPLAYS)
+    times = replays.time_calls([call], torch, replays=REPLAYS)
     deciles = statistics.quantiles(times, n=10)
     return statistics.median(times), deciles[1], deciles[7], len(times), error
 

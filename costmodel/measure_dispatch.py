@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from costmodel import gpus, measure, measurements, render
+from costmodel import gpus, measure, measurements, render, replays
 from costmodel.measure_linear import (
     SWEEP,
     compile_products,
@@ -44,7 +44,7 @@ def rows(n: int, k: int, sizes: tuple[int, ...], others: tuple[int, ...]) -> Ite
     """Rows of one layer: what dispatch picks for M of ``sizes``, and beside all kernels for ``others``."""
     from kernels_numba import Linear
 
-    torch = measure.need_torch()
+    torch = replays.need_torch()
     weights, generator = weights_of(n, k, torch)
     for m in (*sizes, *others):
         choices = [None, *(kernels(m, n, k) if m in others else ())]
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not here.is_gpu:
         render.note(f"no GPU to measure: {here.reason}")
         return measure.NO_GPU
-    torch, slug = measure.need_torch(), gpus.by_device_name(str(here.name)).slug
+    torch, slug = replays.need_torch(), gpus.by_device_name(str(here.name)).slug
     layers = {
         pair: name
         for name, found in reversed(models().items())

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel import measure, measurements, render
+from costmodel import measure, measurements, render, replays
 from costmodel.measurements import Row
 
 LENGTHS = (256, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384, 32768, 49152, 65536)
@@ -35,10 +35,10 @@ BOUNDS = {"fp16": 2.0**-11, "fp32": 2.0**-22}
 
 def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     """All rows with their bounds, as they are measured."""
-    torch = measure.need_torch()
+    torch = replays.need_torch()
     import datetime
 
-    stamp = (datetime.date.today().isoformat(), measure.commit())
+    stamp = (datetime.date.today().isoformat(), replays.commit())
     for n in LENGTHS[-1:] if quick else LENGTHS:
         for dtype in ("fp16", "fp32"):
             if dtype == "fp16" or FIRST_FP32 <= n <= _longest_fp32():
@@ -118,7 +118,7 @@ def _ours(n: int, dtype: str, torch: Any, stamp: tuple[str, str]) -> tuple[Row, 
     spectrum = prepare_filter(filters[0], length=n, dtype=dtype, scaled=True)
     error = error_of(spectrum, filters[0], torch)
     calls = [partial(prepare_filter, k, length=n, dtype=dtype, scaled=True) for k in filters]
-    times = measure.time_calls(calls, torch)
+    times = replays.time_calls(calls, torch)
     packing = "" if spectrum.plan.packing == "pair" else f"; packing={spectrum.plan.packing}"
     name = "x".join(map(str, spectrum.plan.factors))
     note = (
@@ -132,7 +132,7 @@ def _torch(n: int, torch: Any, stamp: tuple[str, str]) -> tuple[Row, float]:
     filters = _taps(n, torch)
     found, exact = torch.fft.rfft(filters[0]), torch.fft.rfft(filters[0].double())
     error = ((found - exact).norm(dim=1) / exact.norm(dim=1)).max().item()
-    times = measure.time_calls([partial(torch.fft.rfft, k) for k in filters], torch)
+    times = replays.time_calls([partial(torch.fft.rfft, k) for k in filters], torch)
     nbytes = found.nelement() * found.element_size()
     note = f"rfft(k); {len(filters)} input sets"
     return _row(n, "fp32", "torch", times, nbytes, error, stamp, note), measure.FP32_BOUND

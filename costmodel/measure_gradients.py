@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel import measure, measurements, render
+from costmodel import measure, measurements, render, replays
 from costmodel.errors import MeasurementError
 from costmodel.measure import Case
 from costmodel.measurements import Row
@@ -66,8 +66,8 @@ def run(*, quick: bool = False) -> Iterator[tuple[Row, float]]:
     """
     import datetime
 
-    torch = measure.need_torch()
-    stamp = (datetime.date.today().isoformat(), measure.commit())
+    torch = replays.need_torch()
+    stamp = (datetime.date.today().isoformat(), replays.commit())
     started = time.perf_counter()
     wrong: list[str] = []
     for case in cases(quick=quick):
@@ -197,7 +197,7 @@ def _measure(
     if name == "torch" and case.n > LONGEST_GRAPH:
         times = _time_without_graph(calls[0], torch)
     else:
-        times = measure.time_calls(calls, torch, replays=REPLAYS)
+        times = replays.time_calls(calls, torch, replays=REPLAYS)
     deciles = statistics.quantiles(times, n=10)
     row = Row(
         OP,
@@ -261,6 +261,18 @@ def _errors(
     spectrum, of_e, of_x = (torch.fft.rfft(v, n=case.n) for v in (taps, e, x))
     dx = torch.fft.irfft(of_e * spectrum.conj(), n=case.n)[..., : case.length]
     c = torch.fft.irfft(of_x * spectrum, n=case.n)[..., : case.length]
+    # As `reference.relative_error`: relative to |input| |taps|, and a gate's root mean square.
+    into, out_of = (v.norm(dim=-1) * taps.norm(dim=-1) for v in (e, x))
+
+    def under(size: Any, gate: Any) -> Any:
+        return size if gate is None else size * gate.norm(dim=-1) / math.sqrt(case.length)
+
+    sizes = {
+        "u": under(into, before),
+        "pregate": under(into, u),
+        "postgate": under(out_of, dy),
+        "k": e.norm(dim=-1) * x.norm(dim=-1),
+    }
     wanted = {
         "u": dx if before is None else dx * before,
         "k": torch.fft.irfft((of_e * of_x.conj()).sum(0), n=case.n)[..., : case.length],
@@ -272,11 +284,7 @@ def _errors(
         if value is None:
             continue
         got = value[..., chosen, :].double()
-        if key == "k":
-            size = (e.norm(dim=-1) * x.norm(dim=-1)).norm()
-        else:
-            size = wanted[key].norm()
-        error = ((got - wanted[key]).norm() / torch.maximum(size, wanted[key].norm())).item()
+        error = ((got - wanted[key]).norm() / torch.maximum(sizes[key].norm(), wanted[key].norm())).item()
         bound = bounds["k" if key == "k" else "u"]
         if not error <= bound:  # true for NaN as well
             raise MeasurementError(

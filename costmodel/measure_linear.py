@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel import measure, measurements, render
+from costmodel import measurements, render, replays
 from costmodel.compiled import compile_together
 from costmodel.errors import MeasurementError
 from costmodel.linear_points import (
@@ -120,7 +120,7 @@ def main(
         raise ValueError(
             f"layer: got {', '.join(sorted(unknown))}; accepted: the layers of {', '.join(models)}"
         )
-    torch = measure.need_torch()
+    torch = replays.need_torch()
     written = 0
     entries: dict[tuple[int, int], dict[str, Any]] = {}
 
@@ -208,7 +208,7 @@ def time_choices(
             y.fill_(math.nan)
             calls[0]()
             point.error[choice] = _error(y, exact, allowed, f"{choice} M={m} N={n} K={k}")
-            times = measure.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
+            times = replays.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
             deciles = statistics.quantiles(times, n=10)
             point.times[overlap][choice] = Timing(
                 statistics.median(times), deciles[1], deciles[7], len(times)
@@ -262,7 +262,7 @@ def row_of(point: Point, n: int, k: int, provider: str, timing: Timing, error: f
     case = measurements.format_case("linear", {"M": m, "N": n, "K": k})
     moved, flops = 2 * (n * k + m * k + m * n), 2 * m * n * k
     times = (timing.median, timing.low, timing.high, timing.samples)
-    stamp = (datetime.date.today().isoformat(), measure.commit())
+    stamp = (datetime.date.today().isoformat(), replays.commit())
     return Row("linear", case, "fp16", provider, *times, moved, flops, error, *stamp, note)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import monarch
 from costmodel import measurements, render
 from costmodel.errors import MeasurementError
-from costmodel.measure import FP32_BOUND, commit, need_torch, time_calls
+from costmodel.measure import FP32_BOUND
 from costmodel.measurements import Row
+from costmodel.replays import commit, need_torch, time_calls
 from monarch import Plan, SparsityPattern
 
 SHAPES = {

@@ -26,7 +26,7 @@ from typing import Any
 
 from costmodel import render
 from costmodel.errors import MeasurementError
-from costmodel.measure import commit, need_torch, time_calls
+from costmodel.replays import commit, need_torch, time_calls
 from costmodel.training import CONVOLUTIONS, FOLDER, LAYERS, OperatorRow, to_csv
 
 WIDTH = 768

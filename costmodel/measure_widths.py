@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from costmodel import measure, measurements, render
+from costmodel import measure, measurements, render, replays
 from costmodel.measure_linear import LEAST_US, REPLAYS, _calls, _error, _exact, compile_products
 from costmodel.measurements import Row
 from costmodel.models import Model, model
@@ -49,7 +49,7 @@ def run(which: Model, torch: Any, sm_count: int) -> Iterator[Row]:
     """
     from kernels_numba.linear_product import product
 
-    stamp = (datetime.date.today().isoformat(), measure.commit())
+    stamp = (datetime.date.today().isoformat(), replays.commit())
     layers = list(dict.fromkeys(which.linear.values()))
     compile_products(
         [
@@ -73,7 +73,7 @@ def run(which: Model, torch: Any, sm_count: int) -> Iterator[Row]:
                 y.fill_(math.nan)
                 calls[0]()
                 error = _error(y, exact, allowed, f"{choice} M={m} N={n} K={k}")
-                times = measure.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
+                times = replays.time_calls(calls, torch, replays=REPLAYS, least_us=LEAST_US)
                 deciles = statistics.quantiles(times, n=10)
                 name = f"ours:flat-b{16 * choice.options['row_tiles']}"
                 figures = (statistics.median(times), deciles[1], deciles[7], len(times))
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     slug = gpus.by_device_name(str(here.name)).slug
     written = 0
-    for row in run(model(options.model), measure.need_torch(), int(here.sm_count or 1)):
+    for row in run(model(options.model), replays.need_torch(), int(here.sm_count or 1)):
         measurements.append([row], slug)
         written += 1
         render.note(f"{row.case} {row.provider_variant}: {row.median_us:.2f} us")

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from costmodel.measure import commit
+from costmodel.replays import commit
 from monarch.torch import fftconv, torch_fftconv
 from monarch.torch.operators import Convolve, Hyena
 

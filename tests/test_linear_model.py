@@ -318,7 +318,7 @@ def test_table_from_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Measure into a folder of the test's own, without a GPU; the [N, K] that were swept."""
-    from costmodel import measure, measure_linear
+    from costmodel import measure_linear, replays
 
     seen: list[tuple[int, int]] = []
 
@@ -329,7 +329,7 @@ def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, in
     monkeypatch.setattr(measure_linear, "sweep", sweep)
     monkeypatch.setattr(measure_linear, "candidate_products", lambda *_: [])
     monkeypatch.setattr(measure_linear, "compile_products", lambda *_: None)
-    monkeypatch.setattr(measure, "need_torch", lambda: None)
+    monkeypatch.setattr(replays, "need_torch", lambda: None)
     monkeypatch.setattr(measurements, "FOLDER", tmp_path / "rows")
     monkeypatch.setenv(linear_dispatch.FOLDER_VARIABLE, str(tmp_path / "tables"))
     return seen
