@@ -21,7 +21,7 @@ def of_spec(spec: Any, **shape: Any) -> dict[str, Any]:
     """
     names = ["rows_in", "rows_out", "pregate", "postgate", "right_angle"]
     names += ["fold"] if hasattr(spec, "n3") else ["in_registers", "halves"]
-    own = {name: getattr(spec, name) for name in names} | shape
+    own = {name: getattr(spec, name) for name in names} | shape | {"rounded": spec.rounded}
     if hasattr(spec, "n3"):
         return totals_of_order_3(spec.n1, spec.n2, spec.n3, **own)
     return totals_of_order_2(spec.n1, spec.n2, **own)
@@ -43,8 +43,9 @@ def totals_of_order_2(
     pregate: bool = False,
     postgate: bool = False,
     right_angle: bool = False,
+    rounded: bool = False,
 ) -> dict[str, Any]:
-    """All counters of one launch of the order-2 kernel."""
+    """All counters of one launch of the order-2 kernel; ``rounded`` as in `block_counts.totals`."""
     n, bins = n1 * n2, n1 * n2 // (2 if right_angle else 1)
     items, gates, back = channels * ((batch + 1) // 2), int(pregate) + int(postgate), 1 + int(postgate)
     real_first = kernel_counts.in_parts(n1) and not right_angle
@@ -63,6 +64,7 @@ def totals_of_order_2(
     butterflies = 2 * n * (2 * (2 - real_first) + back * (2 - real_last))
     if right_angle:
         butterflies = 2 * n * (2 + back)
+    in_halves = 2 * n * (1 + back) if rounded else 0  # not those of dy's spectrum, which sums take in float32
     return _global(batch, channels, length, pregate, postgate) | {
         "read_adjoint": 4 * bins * items,
         "read_adjoint_scales": 4 * items,
@@ -75,9 +77,15 @@ def totals_of_order_2(
         "shared_wavefronts": (loads + items * sums + whole) // 128,
         "bank_conflicts": 0,
         "mma_m16n8k16": items * products,
-        "fp32_flops": items * (butterflies + 8 * n + 2 * kept * back),
+        "fp32_flops": items * (butterflies - in_halves + 8 * n + 2 * kept * back),
         "half_flops": items
-        * (12 * n + 12 * n * back + 2 * read * gates + 2 * kept * (2 * int(pregate) + int(postgate))),
+        * (
+            in_halves
+            + 12 * n
+            + 12 * n * back
+            + 2 * read * gates
+            + 2 * kept * (2 * int(pregate) + int(postgate))
+        ),
         "transposes": items * n // 32 * back,
         "barriers": blocks,
     }
@@ -99,8 +107,9 @@ def totals_of_order_3(
     pregate: bool = False,
     postgate: bool = False,
     right_angle: bool = False,
+    rounded: bool = False,
 ) -> dict[str, Any]:
-    """All counters of one launch of the order-3 kernel."""
+    """All counters of one launch of the order-3 kernel; ``rounded`` as in `block_counts.totals`."""
     q = n2 * n3
     n, rows, strips = n1 * q, fold * n1, q // (block_counts.STRIP * fold)
     bins = n // (2 if right_angle else 1)
@@ -118,6 +127,7 @@ def totals_of_order_3(
     additions = 12 * n + back * (4 * n + (2 * n if rows_out == rows else n))
     if right_angle:
         additions = 8 * n + 4 * n * back
+    in_halves = 6 * n + 4 * n * back if rounded else 0
     return _global(batch, channels, length, pregate, postgate) | {
         "read_adjoint": 4 * bins * items,
         "read_adjoint_scales": 4 * strips * items,
@@ -132,10 +142,11 @@ def totals_of_order_3(
         "bank_conflicts": 0,
         "mma_m16n8k16": items
         * (outer * (2 * (rows_in // 16) + back * (last // 16)) + n1 * inner * (2 + back)),
-        "fp32_flops": items * (additions + 8 * n + rows_kept * back),
+        "fp32_flops": items * (additions - in_halves + 8 * n + rows_kept * back),
         "half_flops": items
         * (
-            24 * n
+            in_halves
+            + 24 * n
             + 18 * n * back
             + 64 * strips * rows_in * gates
             + rows_kept * (2 * int(pregate) + int(postgate))

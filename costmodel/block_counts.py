@@ -37,14 +37,16 @@ SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
 }
 """By factors, as the kernel chooses: blocks per SM, warps, strips copied ahead, outer twiddles in shared memory."""
 TURNED_SHAPES: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (8, 16, 16): (4, 4, 1, False),
     (16, 16, 16): (4, 4, 1, False),
     (16, 16, 32): (2, 8, 1, False),
     (16, 32, 16): (2, 4, 1, False),
     (24, 16, 16): (2, 4, 1, False),
+    (32, 16, 32): (1, 8, 2, False),
 }
 """The same with right-angle packing."""
-LEAN = ((24, 16, 16), (32, 32, 16))
-"""Of these the lists whose inner additions are of halves, and whose inner convolutions are always two at a time."""
+LEAN = ((24, 16, 16), (24, 32, 16), (32, 16, 32), (32, 32, 16))
+"""Of these the lists whose inner convolutions are always two at a time."""
 OTHER_SHAPE = (1, 8, 1, False)
 """The same for the other lists that it takes."""
 OTHERS = [
@@ -67,7 +69,8 @@ def shapes(packing: str) -> list[tuple[int, ...]]:
     """The factor lists that the kernel takes with a packing."""
     if packing == "right-angle":
         inner = [(n2, n3) for n2 in (16, 32) for n3 in (16, 32)]
-        return [(n1, *pair) for n1 in (16, 24, 32, 48) for pair in inner if 2 * n1 * prod(pair) <= 32768]
+        longer = [(n1, *pair) for n1 in (16, 24, 32, 48) for pair in inner if 2 * n1 * prod(pair) <= 32768]
+        return [(8, 16, 16), *longer]
     least = {"pair": 8, "half": 16}.get(packing)
     known = [*SHAPES, *(f for f in OTHERS if f not in SHAPES)]
     return [f for f in known if least is not None and f[0] >= least]
@@ -162,6 +165,7 @@ def totals(
     half: bool = False,
     right_angle: bool = False,
     lean: bool = False,
+    rounded: bool = False,
     pregate: bool = False,
     postgate: bool = False,
     scaled: bool = False,
@@ -172,7 +176,7 @@ def totals(
     which share outer twiddles and spectrum, and the outer stages need no additions.
 
     ``together``: two inner convolutions share their constants, Q <= `TOGETHER_POINTS` (not with ``half``); with
-    ``lean`` any do, and inner additions are of halves.
+    ``lean`` any do. ``rounded``: inner products are rounded before they are added up, in halves.
     """
     channel_items = batch if half else (batch + 1) // 2
     q = n2 * n3
@@ -216,8 +220,8 @@ def totals(
         "shared_wavefronts": (shared_read + items * (exchanged + mirrored)) // 128 + items * conflicts,
         "bank_conflicts": items * conflicts,
         "mma_m16n8k16": items * products(n1, n2, n3, rows_in, fold=fold, right_angle=right_angle),
-        "fp32_flops": items * ((0 if lean else 8 * n) + outer_additions + (rows_kept if scaled else 0)),
-        "half_flops": items * ((38 if half or lean else 30) * n + gates),
+        "fp32_flops": items * ((0 if rounded else 8 * n) + outer_additions + (rows_kept if scaled else 0)),
+        "half_flops": items * ((38 if half or rounded else 30) * n + gates),
         "transposes": items * n // 32,
         "barriers": blocks + 3 * items,
     }

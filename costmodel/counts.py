@@ -165,10 +165,20 @@ def for_plan(
 
 
 def instructions(
-    *, products: float, fp32_flops: float, half_flops: float, words: float, accesses: float
+    *,
+    products: float,
+    fp32_flops: float,
+    half_flops: float,
+    words: float,
+    accesses: float,
+    half_additions: float = 0,
 ) -> float:
-    """Warp instructions: ``words`` of 32 bits that are rounded to or moved between registers, ``accesses``."""
-    return products + fp32_flops / 32 + half_flops / 96 + words / 32 + accesses
+    """Warp instructions: ``words`` of 32 bits that are rounded to or moved between registers, ``accesses``.
+
+    ``half_additions``: of ``half_flops``, those by themselves, an instruction for 64.
+    """
+    other = half_flops - half_additions
+    return products + fp32_flops / 32 + other / 96 + half_additions / 64 + words / 32 + accesses
 
 
 def bytes_minimum(length: int, wanted: int, batch: int, channels: int, *, dtype: str, variant: str) -> int:

@@ -153,11 +153,12 @@ def totals(
     scaled: bool = False,
     middle_shared: bool = True,
     early: bool = False,
+    rounded: bool = False,
 ) -> dict[str, Any]:
     """All counters of one launch, by name.
 
     ``middle_shared``: whether inverse middle twiddles are in shared memory, or read through the caches.
-    ``early``: whether outer twiddles are loaded an item ahead.
+    ``early``: whether outer twiddles are loaded an item ahead. ``rounded``: as `block_counts.totals`.
     """
     q, points = n2 * n3 * n4, n3 * n4
     n = n1 * q
@@ -195,19 +196,20 @@ def totals(
         "shared_wavefronts": (shared_read + items * (exchanged + mirrored)) // 128 + items * conflicts,
         "bank_conflicts": items * conflicts,
         "mma_m16n8k16": items * products(n1, n2, n3, n4, rows_in, rows_out, right_angle=right_angle),
-        "fp32_flops": items * (8 * n + (rows_kept if scaled else 0)),
-        "half_flops": items * ((50 if half else 42) * n + gates),
+        "fp32_flops": items * ((0 if rounded else 8 * n) + (rows_kept if scaled else 0)),
+        "half_flops": items * ((50 if half or rounded else 42) * n + gates),
         "transposes": items * n // 32,
         "barriers": blocks + (5 if half else 3) * items,
     }
 
 
 def kernel_counts(
-    plan: Plan, batch: int, channels: int, *, variant: str, capacity_bytes: float
+    plan: Plan, batch: int, channels: int, *, dtype: str = "fp16", variant: str, capacity_bytes: float
 ) -> Counts | None:
     """Counts of one call of the fused kernel, or None when it does not fit."""
     gated, half, right_angle = variant in GATED, plan.packing == "half", plan.packing == "right-angle"
     rows_in, rows_out = rows(plan)
+    rounded = right_angle and dtype == "fp16"
     how: dict[str, Any] = {"pregate": gated, "right_angle": right_angle}
     shape = block_shape(plan.factors, rows_in, rows_out, capacity_bytes=capacity_bytes, **how)
     if shape is None:
@@ -228,6 +230,7 @@ def kernel_counts(
         half=half,
         postgate=gated,
         middle_shared=shape.middle_shared,
+        rounded=rounded,
         **how,
     )
     sequences = found["read_u"] + found["read_pregate"] + found["read_postgate"]
@@ -252,8 +255,10 @@ def kernel_counts(
             products=found["mma_m16n8k16"],
             fp32_flops=found["fp32_flops"],
             half_flops=found["half_flops"],
-            words=items * (10 * n + live + kept),
+            # In fp16 tensor cores round the outer and middle stages, with right-angle packing the inner ones too.
+            words=items * ((3 if rounded else 7 if dtype == "fp16" else 10) * n + live + kept),
             accesses=items * accesses,
+            half_additions=items * 8 * n * rounded,
         ),
         transforms=items,
         launches=1,

@@ -32,10 +32,12 @@ def totals_of_order_2(
     served: int = 1,
     pregate: bool = False,
     postgate: bool = False,
+    rounded: bool = False,
 ) -> dict[str, Any]:
     """All counters of one launch of the order-2 kernel, by name.
 
-    ``held_by``: warps in all, if each keeps factors and twiddles in registers.
+    ``held_by``: warps in all, if each keeps factors and twiddles in registers. ``rounded``: as in
+    `block_counts.totals`, but for dy's spectrum, which sums take in float32.
     """
     n, read = n1 * n2, rows_in * n2
     bins = n // served
@@ -55,8 +57,8 @@ def totals_of_order_2(
         "bank_conflicts": 0,
         "mma_m16n8k16": items * 4 * (n1 // 16) * (n2 // 8) * (rows_in // 16 + n2 // 16),
         # Butterflies of two stages (right-angle packing: one), twice; conj(Z) W.
-        "fp32_flops": items * (4 * (3 - served) * n + 8 * n),
-        "half_flops": items * (12 * n + 2 * read * gates),
+        "fp32_flops": items * ((2 if rounded else 4 * (3 - served)) * n + 8 * n),
+        "half_flops": items * ((14 if rounded else 12) * n + 2 * read * gates),
         "barriers": blocks,
     }
 
@@ -80,8 +82,12 @@ def totals_of_order_3(
     served: int = 1,
     pregate: bool = False,
     postgate: bool = False,
+    rounded: bool = False,
 ) -> dict[str, Any]:
-    """All counters of one launch of the order-3 kernel; ``sums`` says where they are kept."""
+    """All counters of one launch of the order-3 kernel; ``sums`` says where they are kept.
+
+    ``rounded``: products of stage 2 are, before they are added up in halves.
+    """
     q = n2 * n3
     slots = n1 // parts
     points, strips = slots * q, q // (STRIP * fold)
@@ -114,14 +120,15 @@ def totals_of_order_3(
         "bank_conflicts": 0,
         "mma_m16n8k16": work * 2 * (strips * 8 * (ROWS // 16) * (rows_in // 16) + slots * inner),
         # Butterflies of three stages (right-angle packing: two), twice; conj(Z) W.
-        "fp32_flops": work * (4 * (4 - served) * points + 8 * points),
-        "half_flops": work * (24 * points + 2 * read * gates),
+        "fp32_flops": work * ((4 if rounded else 4 * (4 - served)) * points + 8 * points),
+        "half_flops": work * ((28 if rounded else 24) * points + 2 * read * gates),
         "barriers": blocks + 2 * work,
     }
 
 
 def of_spec(spec: Any, *, blocks: Any, **shape: Any) -> dict[str, Any]:
     """All counters of one launch of a kernel of half precision, by its spec (`kernels_numba.gradient_families`)."""
+    shape["rounded"] = spec.rounded
     if hasattr(spec, "n3"):
         names = ("parts", "fold", "sums", "tables_shared", "reloaded", "served")
         kept = {name: getattr(spec, name) for name in names}

@@ -33,7 +33,9 @@ ON_CHIP = 32768
 PASSES = 3
 """Of a longer one through device memory, each with a write, and as many reads, of which one is at the end."""
 TURN_WORDS = {2: 5, 3: 8}
-"""Words a point that are rounded or moved, by order, as for the convolution."""
+"""Words a point that are rounded or moved, by order, as for the convolution;"""
+ROUNDED = {2: (3, 1), 3: (5, 2)}
+"""and of these, where tensor cores round, what they spare of u's and dy's transforms, and of each one back."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def sums_counts(
             products=found["mma_m16n8k16"],
             fp32_flops=found["fp32_flops"],
             half_flops=found["half_flops"],
-            words=turns * TURN_WORDS[plan.order] * points,
+            words=turns * (TURN_WORDS[plan.order] - spec.rounded * (plan.order + 1)) * points,
             accesses=(shared + sequences + sums) / 400,
         ),
         transforms=2 * turns,
@@ -136,6 +138,7 @@ def whole_counts(
     written = sum(n for name, n in found.items() if name.startswith("written_"))
     shared = found["shared_read_bytes"] + found["shared_written_bytes"]
     items, back = channels * ((batch + 1) // 2), 2 if gated else 1
+    there, again = ROUNDED[plan.order]
     counts = Counts(
         device_read_bytes=2 * arrays * sequences + 4 * back * plan.points * channels,
         device_write_bytes=written,
@@ -148,7 +151,9 @@ def whole_counts(
             products=found["mma_m16n8k16"],
             fp32_flops=found["fp32_flops"],
             half_flops=found["half_flops"],
-            words=items * TURN_WORDS[plan.order] * n * (2 + back) / 2,
+            words=items
+            * n
+            * (TURN_WORDS[plan.order] * (2 + back) / 2 - spec.rounded * (there + back * again)),
             accesses=(shared + read + written) / 400,
         ),
         transforms=(2 + back) * items,

@@ -168,6 +168,7 @@ def totals(
     scaled: bool = False,
     halves: int = 8,
     right_angle: bool = False,
+    rounded: bool = False,
 ) -> dict[str, Any]:
     """All counters of one launch, by name; ``loads`` is :func:`spectrum_loads`; the rest as `block_counts.totals`."""
     n = n1 * n2
@@ -195,8 +196,8 @@ def totals(
         "shared_wavefronts": shared_read // 128,
         "bank_conflicts": 0,
         "mma_m16n8k16": items * products(n1, n2, rows_in, right_angle=right_angle),
-        "fp32_flops": items * (butterflies + (2 * kept if scaled else 0)),
-        "half_flops": items * (18 * n + gates),
+        "fp32_flops": items * ((0 if rounded else butterflies) + (2 * kept if scaled else 0)),
+        "half_flops": items * (18 * n + (butterflies if rounded else 0) + gates),
         "transposes": items * n // 32,
         "barriers": blocks,
     }
@@ -244,19 +245,23 @@ def kernel_counts(
         return any_counts.kernel_counts(plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes)
     if plan.order == 4:
         return deep_counts.kernel_counts(
-            plan, batch, channels, variant=variant, capacity_bytes=capacity_bytes
+            plan, batch, channels, dtype=dtype, variant=variant, capacity_bytes=capacity_bytes
         )
     make = _one_warp if plan.order == 2 else _block
-    return make(plan, batch, channels, variant in GATED, capacity_bytes)
+    return make(plan, batch, channels, dtype, variant in GATED, capacity_bytes)
 
 
 def _sequences(found: dict[str, Any]) -> int:
     return found["read_u"] + found["read_pregate"] + found["read_postgate"]
 
 
-def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
+def _one_warp(
+    plan: Plan, batch: int, channels: int, dtype: str, gated: bool, capacity_bytes: float
+) -> Counts | None:
     n1, n2 = plan.factors
     right_angle = plan.packing == "right-angle"
+    by_tensor_cores = dtype == "fp16"
+    rounded = right_angle and by_tensor_cores
     if right_angle:  # the k1 of both sequences
         n1 *= 2
     rows_in, rows_out = warp_rows(plan)
@@ -286,6 +291,7 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
         pregate=gated,
         postgate=gated,
         right_angle=right_angle,
+        rounded=rounded,
     )
     sequences = _sequences(found)
     wide, narrow = 512, 8 * n2  # bytes of one access: 16 a lane, and a lane's contiguous columns
@@ -303,8 +309,9 @@ def _one_warp(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes
             products=found["mma_m16n8k16"],
             fp32_flops=found["fp32_flops"],
             half_flops=found["half_flops"],
-            words=items * (5 * plan.n + kept),
+            words=items * ((2 if rounded else 5 - (in_parts(n1) and by_tensor_cores)) * n1 * n2 + kept),
             accesses=items * accesses,
+            half_additions=items * 4 * n1 * n2 * rounded,
         ),
         transforms=items,
         launches=1,
@@ -335,8 +342,12 @@ def _block_names(plan: Plan, gated: bool, capacity_bytes: float) -> list[str]:
     return [own.name, alike.name]
 
 
-def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: float) -> Counts | None:
+def _block(
+    plan: Plan, batch: int, channels: int, dtype: str, gated: bool, capacity_bytes: float
+) -> Counts | None:
     factors, half, right_angle = plan.factors, plan.packing == "half", plan.packing == "right-angle"
+    lean = right_angle and plan.factors in block_counts.LEAN
+    by_tensor_cores = right_angle and dtype == "fp16"
     if right_angle:  # the k1 of both sequences
         factors = (2 * factors[0], *factors[1:])
     n, (n1, n2, n3) = prod(factors), factors
@@ -360,7 +371,8 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
         warps=shape.warps,
         tables_shared=shape.tables_shared,
         together=q <= block_counts.TOGETHER_POINTS,
-        lean=right_angle and plan.factors in block_counts.LEAN,
+        lean=lean,
+        rounded=by_tensor_cores or lean,
         fold=fold,
         **how,
     )
@@ -394,8 +406,9 @@ def _block(plan: Plan, batch: int, channels: int, gated: bool, capacity_bytes: f
             products=found["mma_m16n8k16"],
             fp32_flops=found["fp32_flops"],
             half_flops=found["half_flops"],
-            words=items * (8 * n + kept),
+            words=items * ((3 if by_tensor_cores else 8) * n + kept),
             accesses=items * accesses,
+            half_additions=items * 8 * n * (by_tensor_cores or lean),
         ),
         transforms=items,
         launches=1,

@@ -15,6 +15,7 @@ from kernels_numba import block_pieces as pieces
 from kernels_numba.backward_spec import PACKINGS, Spec, make_spec, min_blocks
 from kernels_numba.block_operands import operand_key, operands
 from kernels_numba.block_spec import STRIP, STRIP_WORDS
+from kernels_numba.block_stages import inner_stages, outer_stages
 from kernels_numba.gradient_spec import sums_layout
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 
@@ -55,17 +56,13 @@ def build(tile: Any, spec: Spec) -> Any:
     follow, turns_of = tile.follow(overlap=spec.overlap), tile.opaque
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_scale = tile.copy_words_async, tile.join, tile.load_float
-    multiply_inner, pack_inner = tile.multiply_complex(inner), tile.pack(2 * inner)
+    multiply_inner, pack = tile.multiply_complex(inner), tile.pack(2 * inner)
     # A
     load_rows, gate_in = tile.load_shared(8 * in_tiles, 2), tile.multiply(8 * in_tiles)
     first_to_b, second_to_b = (tile.pair_halves(pieces.rows_to_b(spec, part)) for part in range(2))
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
-    if right:
-        stage1, multiply_outer = tile.mma_to_parts(t1, 4, in_tiles), tile.multiply_complex_shared(outer // 2)
-    else:
-        stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
-        multiply_outer = tile.multiply_complex(outer)
-    pack_outer, turned = tile.pack(2 * outer), outer // served
+    stage1, multiply_outer, stage1i = outer_stages(tile, spec)
+    turned = outer // served
     pack_table, no_strip = tile.pack(2 * turned), tile.no_sums(turned)
     load_table = tile.load_global(2 * turned, 4)
     put_first = tile.store_shared_pieces(pieces.first_exchange_pieces(spec))
@@ -73,10 +70,8 @@ def build(tile: Any, spec: Spec) -> Any:
     get_first = tile.load_pieces(pieces.first_exchange_reads(spec), 4 * t2 * j2)
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(k3 * j2 * 2, 4)
     load_t2, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
-    stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
-    stage3 = tile.dft_columns(t2, j2, k3, inverse=False)
-    stage3i = tile.dft_columns(t2, j2, k3, inverse=True)
-    stage2i = tile.dft_rows(t2, j2, t2, inverse=True)
+    stage2, stage3, stage3i, stage2i = inner_stages(tile, spec)
+    stage3_wide = tile.dft_columns(t2, j2, k3, inverse=False)
     to_a, transpose = tile.select(columns_to_a(n2, n3)), tile.transpose(rows_of_tile_to_b(n2, n3))
     low, high = (tile.pair_halves(pieces.joined_halves(spec, e)) for e in range(2))
     put_second = tile.store_shared_pieces(pieces.second_exchange_pieces(spec))
@@ -84,28 +79,32 @@ def build(tile: Any, spec: Spec) -> Any:
     # C
     get_second = tile.load_pieces(pieces.second_exchange_reads(spec), 16 * t1)
     load_f1i = tile.load_shared(spec.last_rows // 16 * t1 * 4, 4)
-    if right:
-        stage1i = tile.mma_from_parts(spec.last_rows // 16, 4, t1, 2 * kept)
-    else:
-        stage1i = tile.dft_rows(t1, 4, t1, inverse=True, lower_half=spec.rows_out < rows)
     scale, pack_out, gate_out = tile.scale(4 * kept), tile.pack(2 * kept), tile.multiply(2 * kept)
     real, imaginary = pieces.output_pieces(spec, 0), pieces.output_pieces(spec, kept)
     store_real, store_imaginary = (tile.store_pieces(x, halves, guarded=guarded) for x in (real, imaginary))
     gather_gate = tile.gather(real, kept, halves, guarded=guarded)
 
-    def forward(at, c):
-        """The spectrum of a k1 in an exchange, float32."""
-        x = multiply_inner(
-            pack_inner(stage2(load_f2(at_f2 + c, 128), get_first(at, at, at, at))), load_t2(at_t2 + c, 128)
-        )
-        return stage3(to_a(x), load_f3(at_f3 + c, 128))
+    def begin(at, c):
+        """A k1 in an exchange after stage 2, as a left operand."""
+        x = stage2(load_f2(at_f2 + c, 128), get_first(at, at, at, at))
+        return to_a(multiply_inner(x, load_t2(at_t2 + c, 128)))
 
     def inverse(x, back, c):
         """A packed spectrum through the inner stages, and by the outer twiddles ``back``."""
-        x = multiply_inner(pack_inner(stage3i(to_a(x), load_f3(at_f3i + c, 128))), load_t2(at_t2i + c, 128))
-        return multiply_inner(pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(x))), back)
+        x = multiply_inner(stage3i(to_a(x), load_f3(at_f3i + c, 128)), load_t2(at_t2i + c, 128))
+        return multiply_inner(stage2i(load_f2(at_f2i + c, 128), transpose(x)), back)
 
-    forward, inverse = tile.function(forward), tile.function(inverse)
+    begin, inverse = tile.function(begin), tile.function(inverse)
+
+    def forward(at, c):
+        """The spectrum of a k1 in an exchange, packed."""
+        return stage3(begin(at, c), load_f3(at_f3 + c, 128))
+
+    def forward_wide(at, c):
+        """The same, float32."""
+        return stage3_wide(begin(at, c), load_f3(at_f3 + c, 128))
+
+    forward, forward_wide = tile.function(forward), tile.function(forward_wide)
 
     def kernel(
         u,
@@ -259,7 +258,7 @@ def build(tile: Any, spec: Spec) -> Any:
                                 copy_end = small(min(copy_p + per_share, pairs))
                     commit()
                     if turn >= 0:
-                        z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
+                        z = stage1(load_f1(at_f1 + c, 128), x)
                         if side == 0:
                             table = load_table(tables, strip * strip_words + c, 128)
                         to = small(first_put + side * exchange_words + (strip >> log_per_row) * eb)
@@ -283,25 +282,25 @@ def build(tile: Any, spec: Spec) -> Any:
                     row_at = small(pair * es2 + (pair & 3) * shift2)
                     up_at, down_at = small(row_at + up), small(row_at + down)
                     if right:  # one k1 of both sequences, which have its spectrum and sums in common
-                        z0 = pack_inner(forward(at, c))
-                        z1 = pack_inner(forward(small(at + es), c))
+                        z0 = forward(at, c)
+                        z1 = forward(small(at + es), c)
                         k0 = load_inner(adjoint, from_k, 128)
-                        bins_of_dy = forward(at_dy, c)
+                        bins_of_dy = forward_wide(at_dy, c)
                         if i == 0:
                             summed = correlate(summed, z0, bins_of_dy)
                         elif i == 1:
                             more = correlate(more, z0, bins_of_dy)
                         else:
                             third = correlate(third, z0, bins_of_dy)
-                        w0 = multiply_inner(pack_inner(bins_of_dy), k0)
-                        bins_of_dy = forward(small(at_dy + es), c)
+                        w0 = multiply_inner(pack(bins_of_dy), k0)
+                        bins_of_dy = forward_wide(small(at_dy + es), c)
                         if i == 0:
                             summed = correlate(summed, z1, bins_of_dy)
                         elif i == 1:
                             more = correlate(more, z1, bins_of_dy)
                         else:
                             third = correlate(third, z1, bins_of_dy)
-                        w1 = multiply_inner(pack_inner(bins_of_dy), k0)
+                        w1 = multiply_inner(pack(bins_of_dy), k0)
                         back = load_inner(tables, table0, 128)
                         if gated_out:
                             k0 = load_inner(spectrum, from_k, 128)
@@ -313,17 +312,17 @@ def build(tile: Any, spec: Spec) -> Any:
                         both = join(inverse(w0, back, c), inverse(w1, back, c))
                     else:
                         back = load_inner(tables, table0, 128)
-                        z0 = pack_inner(forward(at, c))
+                        z0 = forward(at, c)
                         k0 = load_inner(adjoint, from_k, 128)
                         if gated_out:
                             even_of_u = inverse(
                                 multiply_inner(z0, load_inner(spectrum, from_k, 128)), back, c
                             )
-                        bins_of_dy = forward(at_dy, c)
+                        bins_of_dy = forward_wide(at_dy, c)
                         summed = correlate(summed, z0, bins_of_dy)
-                        even = inverse(multiply_inner(pack_inner(bins_of_dy), k0), back, c)
+                        even = inverse(multiply_inner(pack(bins_of_dy), k0), back, c)
                         back = load_inner(tables, table0 + q, 128)
-                        z0 = pack_inner(forward(small(at + es), c))
+                        z0 = forward(small(at + es), c)
                         k0 = load_inner(adjoint, from_k + q, 128)
                         if gated_out:
                             k1 = load_inner(spectrum, from_k + q, 128)
@@ -331,9 +330,9 @@ def build(tile: Any, spec: Spec) -> Any:
                             both = join(low(both), high(both))
                             warp_sync()
                             put_second(up_at + plus, up_at + minus, down_at + plus, down_at + minus, both)
-                        bins_of_dy = forward(small(at_dy + es), c)
+                        bins_of_dy = forward_wide(small(at_dy + es), c)
                         more = correlate(more, z0, bins_of_dy)
-                        both = join(even, inverse(multiply_inner(pack_inner(bins_of_dy), k0), back, c))
+                        both = join(even, inverse(multiply_inner(pack(bins_of_dy), k0), back, c))
                     both = join(low(both), high(both))
                     up_at, down_at = small(up_at + exchange_words), small(down_at + exchange_words)
                     warp_sync()

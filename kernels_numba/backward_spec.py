@@ -14,6 +14,7 @@ TUNED: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {
     ("pair", (8, 16, 16)): (3, 4),
     ("pair", (16, 16, 16)): (2, 8),
     ("pair", (16, 16, 32)): (1, 8),
+    ("right-angle", (8, 16, 16)): (2, 8),
     ("right-angle", (16, 16, 16)): (2, 8),
     ("right-angle", (24, 16, 16)): (1, 8),
     ("right-angle", (16, 16, 32)): (1, 8),

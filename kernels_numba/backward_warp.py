@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from kernels_numba import rounded_stages as stages
 from kernels_numba import warp_spec
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.gradient_warp import sums_layout
@@ -120,22 +121,21 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)  # as many as of its inverse
     last_tiles = spec.last_rows // 16 if right else row_tiles
     load_f4 = tile.load_shared(last_tiles * row_tiles * (8 if spec.lower else 4), 4)
-    if right:
-        stage1 = tile.mma_to_parts(row_tiles, column_tiles, spec.rows_in // 16)
-        stage4 = tile.mma_from_parts(last_tiles, column_tiles, row_tiles, 2 * kept)
+    if spec.parts_in:
+        stage1 = tile.mma_halves(2 * row_tiles, column_tiles, spec.rows_in // 8)
     else:
-        if spec.parts_in:
-            stage1 = tile.mma(2 * row_tiles, column_tiles, spec.rows_in // 8)
-        else:
-            stage1 = tile.dft_rows(
-                row_tiles, column_tiles, spec.rows_in // 16, inverse=False, self_paired=True
-            )
-        if spec.lower:
-            stage4 = tile.mma(row_tiles, column_tiles, 2 * row_tiles)
-        else:
-            stage4 = tile.dft_rows(row_tiles, column_tiles, row_tiles, inverse=True)
-    stage2 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=False)
-    stage3 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=True)
+        shape = (row_tiles, column_tiles, spec.rows_in // 16)
+        stage1 = stages.first(tile, *shape, right_angle=right, paired=8)
+    if right:
+        stage4 = tile.mma_from_parts(last_tiles, column_tiles, row_tiles, 2 * kept)
+    elif spec.lower:
+        stage4 = tile.mma(row_tiles, column_tiles, 2 * row_tiles)
+    else:
+        stage4 = tile.dft_rows(row_tiles, column_tiles, row_tiles, inverse=True)
+    shape, rounded = (row_tiles, column_tiles, k2_tiles), spec.rounded
+    stage2 = stages.columns(tile, *shape, inverse=False, halves=rounded)
+    stage3 = stages.columns(tile, *shape, inverse=True, halves=rounded)
+    stage2_wide = tile.dft_columns(*shape, inverse=False)
     multiply = tile.multiply_complex_shared(own) if right else tile.multiply_complex(packed)
     pack, pack_sums, scale = tile.pack(2 * packed), tile.pack(2 * own), tile.scale(4 * kept)
     gate_in, gate_out, join, load_scale = (
@@ -159,17 +159,26 @@ def build(tile: Any, spec: Spec) -> Any:
     clear = tile.store_shared_pieces(tuple((0, 128 * i, (0, 0, 0, 0)) for i in range(own)))
 
     @tile.function
-    def forward(u1, u2, c):
-        """The bins of a pair's rows, float32."""
+    def begin(u1, u2, c):
+        """A pair's rows after stage 1, as a left operand."""
         x = pair_rows(join(u1, u2))
-        x = to_a(multiply(pack(stage1(load_f1(at_f1 + c, 128), x)), load_twiddle(at_t1 + c, 128)))
-        return stage2(x, load_f2(at_f2 + c, 128))
+        return to_a(multiply(stage1(load_f1(at_f1 + c, 128), x), load_twiddle(at_t1 + c, 128)))
+
+    @tile.function
+    def forward(u1, u2, c):
+        """The bins of a pair's rows, packed."""
+        return stage2(begin(u1, u2, c), load_f2(at_f2 + c, 128))
+
+    @tile.function
+    def forward_wide(u1, u2, c):
+        """The same, float32."""
+        return stage2_wide(begin(u1, u2, c), load_f2(at_f2 + c, 128))
 
     @tile.function
     def inverse(x, k, c, scales, h):
         """Packed bins times those of a filter, back to samples, by the filter's scale."""
         x = to_a(multiply(x, k))
-        x = multiply(pack(stage3(x, load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128))
+        x = multiply(stage3(x, load_f2(at_f3 + c, 128)), load_twiddle(at_t2 + c, 128))
         return pack_out(scale(stage4(load_f4(at_f4 + c, 128), transpose(x)), load_scale(scales, h)))
 
     def kernel(
@@ -274,7 +283,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     if gated_out:
                         u1 = gate_in(u1, load_rows(at + 2 * sequence_words, row_step))
                         u2 = gate_in(u2, load_rows(at + 3 * sequence_words, row_step))
-                    bins_of_dy = forward(u1, u2, c)
+                    bins_of_dy = forward_wide(u1, u2, c)
                     if in_registers:
                         summed = correlate(summed, z, bins_of_dy)
                     else:
@@ -325,7 +334,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     if gated_in:
                         u1 = gate_in(u1, load_rows(read_at + 2 * sequence_words, row_step))
                         u2 = gate_in(u2, load_rows(read_at + 3 * sequence_words, row_step))
-                    z = pack(forward(u1, u2, c))
+                    z = forward(u1, u2, c)
                     if gated_out:
                         k = load_spectrum(spectrum, int64(next_h) * bins + wide * index, 32 * wide)
                         y = inverse(z, k, c, scales, next_h)

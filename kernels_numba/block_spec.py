@@ -42,15 +42,17 @@ AHEAD = ((8, 16, 16), (16, 16, 16), (32, 16, 16), (32, 16, 32), (32, 32, 16))
 """Factors whose kernels load the spectrum of pairs a step ahead: where there are registers, and it gains anything."""
 
 TURNED: dict[tuple[int, ...], tuple[int, int, int, bool]] = {
+    (8, 16, 16): (4, 4, 1, False),
     (16, 16, 16): (4, 4, 1, False),
     (16, 16, 32): (2, 8, 1, False),
     (16, 32, 16): (2, 4, 1, False),
     (24, 16, 16): (2, 4, 1, False),
+    (32, 16, 32): (1, 8, 2, False),
 }
 """As `TUNED`, with right-angle packing."""
-TURNED_AHEAD = ((24, 16, 16), (16, 32, 32), (32, 32, 16))
+TURNED_AHEAD = ((24, 16, 16), (16, 32, 32), (32, 16, 32), (32, 32, 16))
 """As `AHEAD`."""
-LEAN = ((24, 16, 16), (32, 32, 16))
+LEAN = ((24, 16, 16), (24, 32, 16), (32, 16, 32), (32, 32, 16))
 """Factors whose kernels for right-angle packing are leaner; see `Spec.lean`. Measured: others gain nothing by it."""
 
 FACTORS = (
@@ -65,8 +67,9 @@ FACTORS = (
 """The factors this kernel takes,"""
 TOGETHER_POINTS = 256
 """Inner convolutions of at most so many points are done two at a time."""
-RIGHT_ANGLE = tuple(
-    (n1, *inner) for n1 in (16, 24, 32, 48) for inner in INNER if 2 * n1 * prod(inner) <= MOST_POINTS
+RIGHT_ANGLE = (
+    (8, 16, 16),
+    *((n1, *inner) for n1 in (16, 24, 32, 48) for inner in INNER if 2 * n1 * prod(inner) <= MOST_POINTS),
 )
 PACKINGS = {"pair": FACTORS, "half": tuple(f for f in FACTORS if f[0] >= 16), "right-angle": RIGHT_ANGLE}
 """and with which packing."""
@@ -119,6 +122,11 @@ class Spec:
             raise ValueError(
                 f"warps: {self.strips} strips and {self.n1 // 2} pairs of k1 do not divide among {self.warps}"
             )
+
+    @property
+    def rounded(self) -> bool:
+        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
+        return self.right_angle and (self.lean or self.dtype == "fp16")
 
     @property
     def kept3(self) -> int:
@@ -292,8 +300,8 @@ def make_spec(
         raise ValueError(
             f"plan: factors {plan.factors} with packing {plan.packing!r} are not for the order-3 kernel; accepted are "
             f"a multiple of 16 to {LARGEST_FIRST} and two out of {INNER_FACTORS}, {MOST_POINTS} points at most; "
-            "8x16x16 with packing 'pair'; 16, 24, 32 or 48 and two of these, half as many points, with packing "
-            "'right-angle'"
+            "8x16x16 with packing 'pair'; 8x16x16, or 16, 24, 32 or 48 and two of these, half as many points, with "
+            "packing 'right-angle'"
         )
     n1, n2, n3 = plan.factors
     half, right_angle = plan.packing == "half", plan.packing == "right-angle"

@@ -5,37 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from kernels_numba import block_pieces as pieces
+from kernels_numba import rounded_stages as stages
 from kernels_numba.block_spec import Spec
 
 
 def outer_stages(tile: Any, spec: Spec) -> tuple[Any, Any, Any]:
-    """What contracts n1, what multiplies by the outer twiddles, and what contracts k1."""
+    """What contracts n1 and rounds, what multiplies by the outer twiddles, and what contracts k1."""
     row_tiles, in_tiles, registers = spec.rows // 16, spec.rows_in // 16, spec.rows // 2
-    if spec.right_angle:
-        kept = 2 * (spec.rows_out // 8 * 4)
-        last = tile.mma_from_parts(spec.last_rows // 16, 4, row_tiles, kept)
-        first = tile.mma_to_parts(row_tiles, 4, in_tiles)
+    right = spec.right_angle
+    first = stages.first(tile, row_tiles, 4, in_tiles, right_angle=right, paired=spec.lanes)
+    if right:
+        last = tile.mma_from_parts(spec.last_rows // 16, 4, row_tiles, 2 * (spec.rows_out // 8 * 4))
         return first, tile.multiply_complex_shared(registers // 2), last
-    first = tile.dft_rows(row_tiles, 4, in_tiles, inverse=False, self_paired=spec.lanes)
     last = tile.dft_rows(row_tiles, 4, row_tiles, inverse=True, lower_half=spec.rows_out < spec.rows)
     return first, tile.multiply_complex(registers), last
 
 
-def inner_stages(tile: Any, spec: Spec) -> tuple[Any, ...]:
-    """What contracts n2 and n3, k3 and k2, and what rounds their results: of all points, of those whose k3 are kept."""
-    row_tiles, column_tiles, points = spec.n2 // 16, spec.n3 // 8, spec.q // 32
-    bins, bin_tiles = spec.n2 * spec.kept3 // 32, spec.kept3 // 8
-    rows_of, columns_of = tile.dft_rows, tile.dft_columns
-    packs = tile.pack(points), tile.pack(bins)
-    if spec.lean:  # stages that round by themselves
-        rows_of, columns_of = tile.dft_rows_halves, tile.dft_columns_halves
-        packs = tuple(tile.select(tuple(range(count))) for count in (points, bins))
+def inner_stages(tile: Any, spec: Spec) -> tuple[Any, Any, Any, Any]:
+    """What contracts n2 and n3 (to those k3 that are kept), k3 and k2, and rounds."""
+    row_tiles, column_tiles, bin_tiles = spec.n2 // 16, spec.n3 // 8, spec.kept3 // 8
+    halves = spec.rounded
     return (
-        rows_of(row_tiles, column_tiles, row_tiles, inverse=False),
-        columns_of(row_tiles, bin_tiles, column_tiles // 2, inverse=False),
-        columns_of(row_tiles, column_tiles, bin_tiles // 2, inverse=True),
-        rows_of(row_tiles, column_tiles, row_tiles, inverse=True),
-        *packs,
+        stages.rows(tile, row_tiles, column_tiles, row_tiles, inverse=False, halves=halves),
+        stages.columns(tile, row_tiles, bin_tiles, column_tiles // 2, inverse=False, halves=halves),
+        stages.columns(tile, row_tiles, column_tiles, bin_tiles // 2, inverse=True, halves=halves),
+        stages.rows(tile, row_tiles, column_tiles, row_tiles, inverse=True, halves=halves),
     )
 
 

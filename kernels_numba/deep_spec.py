@@ -57,6 +57,11 @@ class Spec:
     """Rows of marks after the constants, one for each channel in turn, that say which k2 are zero; 0: none are."""
 
     @property
+    def rounded(self) -> bool:
+        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
+        return self.right_angle and self.dtype == "fp16"
+
+    @property
     def warps(self) -> int:
         """Warps of a block: each has one k1, and one n3 or two."""
         return self.n1

@@ -79,14 +79,13 @@ def build(tile: Any, spec: Spec) -> Any:
     log_width = 5 + int(half)
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
     stage1, multiply_outer, stage1i = outer_stages(tile, spec)
-    pack_outer = tile.pack(2 * outer)
     load_table_shared, load_table = (f(2 * outer // served, 4) for f in (tile.load_shared, tile.load_global))
     put_first = tile.store_shared_pieces(pieces.first_exchange_pieces(spec))
     # B
     get_first = tile.load_pieces(pieces.first_exchange_reads(spec), 4 * t2 * j2)
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(n3 * spec.kept3 // 64, 4)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
-    stage2, stage3, stage3i, stage2i, pack_inner, pack_bins = inner_stages(tile, spec)
+    stage2, stage3, stage3i, stage2i = inner_stages(tile, spec)
     load_bins, multiply_bins = tile.load_global(bins // 32, 4), tile.multiply_complex(bins // 64)
     to_a, bins_to_a = tile.select(columns_to_a(n2, n3)), tile.select(columns_to_a(n2, spec.kept3))
     transpose = tile.transpose(rows_of_tile_to_b(n2, n3))
@@ -227,7 +226,7 @@ def build(tile: Any, spec: Spec) -> Any:
                         copy_base = sequences * int64(copy_p) * other_sequence + int64(copy_h) * length
                 commit()
                 if turn >= 0:
-                    z = pack_outer(stage1(load_f1(at_f1 + c, 128), x))
+                    z = stage1(load_f1(at_f1 + c, 128), x)
                     if in_shared:
                         table = load_table_shared(at_tables + strip * strip_words + c, 128)
                     to = small(first_put + (strip >> log_per_row) * eb + 32 * (strip & (per_row - 1)))
@@ -263,15 +262,15 @@ def build(tile: Any, spec: Spec) -> Any:
                 if half:  # two k1 that mirror each other, or mirror themselves: 0 and N1 / 2
                     x0 = get_first(at, at, at, at)
                     z0 = multiply_inner(
-                        pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
+                        stage2(load_f2(at_f2 + c, 128), x0), load_inner_shared(at_t2 + c, 128)
                     )
-                    even0 = pack_inner(stage3(to_a(z0), load_f3(at_f3 + c, 128)))
+                    even0 = stage3(to_a(z0), load_f3(at_f3 + c, 128))
                     at = small(at + es)
                     x1 = get_first(at, at, at, at)
                     y0 = multiply_inner(
-                        pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
+                        stage2(load_f2(at_f2 + c, 128), x1), load_inner_shared(at_t2 + c, 128)
                     )
-                    uneven0 = pack_inner(stage3(to_a(y0), load_f3(at_f3 + c, 128)))
+                    uneven0 = stage3(to_a(y0), load_f3(at_f3 + c, 128))
                     if pair == 0:
                         warp_sync()
                         put_tile(at_exchange + index, at_exchange, at_exchange, at_exchange, even0)
@@ -286,15 +285,15 @@ def build(tile: Any, spec: Spec) -> Any:
                     z1 = multiply_mirror(even0, k0, mirror0, b0)
                     y1 = multiply_mirror(uneven0, k1, mirror1, b1)
                     z2 = multiply_inner(
-                        pack_inner(stage3i(to_a(z1), load_f3(at_f3i + c, 128))),
+                        stage3i(to_a(z1), load_f3(at_f3i + c, 128)),
                         load_inner_shared(at_t2i + c, 128),
                     )
-                    z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
+                    z3 = stage2i(load_f2(at_f2i + c, 128), transpose(z2))
                     y2 = multiply_inner(
-                        pack_inner(stage3i(to_a(y1), load_f3(at_f3i + c, 128))),
+                        stage3i(to_a(y1), load_f3(at_f3i + c, 128)),
                         load_inner_shared(at_t2i + c, 128),
                     )
-                    y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
+                    y3 = stage2i(load_f2(at_f2i + c, 128), transpose(y2))
                 elif together:  # two independent chains, where registers allow
                     if not lean:
                         x0 = get_first(at, at, at, at)
@@ -304,51 +303,51 @@ def build(tile: Any, spec: Spec) -> Any:
                         k0 = load_bins(spectrum, from_k, 128)
                         k1 = k0 if right else load_bins(spectrum, from_k + bins, 128)
                     f2, t2 = load_f2(at_f2 + c, 128), load_inner_shared(at_t2 + c, 128)
-                    z0 = multiply_inner(pack_inner(stage2(f2, x0)), t2)
-                    y0 = multiply_inner(pack_inner(stage2(f2, x1)), t2)
+                    z0 = multiply_inner(stage2(f2, x0), t2)
+                    y0 = multiply_inner(stage2(f2, x1), t2)
                     f3 = load_f3(at_f3 + c, 128)
-                    z1 = multiply_bins(pack_bins(stage3(to_a(z0), f3)), k0)
-                    y1 = multiply_bins(pack_bins(stage3(to_a(y0), f3)), k1)
+                    z1 = multiply_bins(stage3(to_a(z0), f3), k0)
+                    y1 = multiply_bins(stage3(to_a(y0), f3), k1)
                     if ahead and pair + 1 < pair_end:
                         k0 = load_bins(spectrum, from_k + row_bins, 128)
                         k1 = k0 if right else load_bins(spectrum, from_k + 3 * bins, 128)
                     f3i, t2i = load_f3(at_f3i + c, 128), load_inner_shared(at_t2i + c, 128)
-                    z2 = multiply_inner(pack_inner(stage3i(bins_to_a(z1), f3i)), t2i)
-                    y2 = multiply_inner(pack_inner(stage3i(bins_to_a(y1), f3i)), t2i)
+                    z2 = multiply_inner(stage3i(bins_to_a(z1), f3i), t2i)
+                    y2 = multiply_inner(stage3i(bins_to_a(y1), f3i), t2i)
                     f2i = load_f2(at_f2i + c, 128)
-                    z3 = pack_inner(stage2i(f2i, transpose(z2)))
-                    y3 = pack_inner(stage2i(f2i, transpose(y2)))
+                    z3 = stage2i(f2i, transpose(z2))
+                    y3 = stage2i(f2i, transpose(y2))
                 else:
                     x0 = get_first(at, at, at, at)
                     if not ahead:
                         k0 = load_bins(spectrum, from_k, 128)
                     z0 = multiply_inner(
-                        pack_inner(stage2(load_f2(at_f2 + c, 128), x0)), load_inner_shared(at_t2 + c, 128)
+                        stage2(load_f2(at_f2 + c, 128), x0), load_inner_shared(at_t2 + c, 128)
                     )
-                    z1 = multiply_bins(pack_bins(stage3(to_a(z0), load_f3(at_f3 + c, 128))), k0)
+                    z1 = multiply_bins(stage3(to_a(z0), load_f3(at_f3 + c, 128)), k0)
                     if ahead and not right and pair + 1 < pair_end:
                         k0 = load_bins(spectrum, from_k + 2 * bins, 128)
                     z2 = multiply_inner(
-                        pack_inner(stage3i(bins_to_a(z1), load_f3(at_f3i + c, 128))),
+                        stage3i(bins_to_a(z1), load_f3(at_f3i + c, 128)),
                         load_inner_shared(at_t2i + c, 128),
                     )
-                    z3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(z2)))
+                    z3 = stage2i(load_f2(at_f2i + c, 128), transpose(z2))
                     at = small(at + es)
                     x1 = get_first(at, at, at, at)
                     if right or not ahead:
                         k1 = k0 if right else load_bins(spectrum, from_k + bins, 128)
                     y0 = multiply_inner(
-                        pack_inner(stage2(load_f2(at_f2 + c, 128), x1)), load_inner_shared(at_t2 + c, 128)
+                        stage2(load_f2(at_f2 + c, 128), x1), load_inner_shared(at_t2 + c, 128)
                     )
-                    y1 = multiply_bins(pack_bins(stage3(to_a(y0), load_f3(at_f3 + c, 128))), k1)
+                    y1 = multiply_bins(stage3(to_a(y0), load_f3(at_f3 + c, 128)), k1)
                     if ahead and pair + 1 < pair_end:
                         k1 = load_bins(spectrum, from_k + (bins if right else 3 * bins), 128)
                         k0 = k1 if right else k0
                     y2 = multiply_inner(
-                        pack_inner(stage3i(bins_to_a(y1), load_f3(at_f3i + c, 128))),
+                        stage3i(bins_to_a(y1), load_f3(at_f3i + c, 128)),
                         load_inner_shared(at_t2i + c, 128),
                     )
-                    y3 = pack_inner(stage2i(load_f2(at_f2i + c, 128), transpose(y2)))
+                    y3 = stage2i(load_f2(at_f2i + c, 128), transpose(y2))
                 if lean and pair + 1 < pair_end:
                     at = small(at + es2)
                     odd_at = small(at + es)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernels_numba import deep_pieces as pieces
+from kernels_numba import rounded_stages as stages
 from kernels_numba.block_pieces import copy_pieces, mirror_registers, woven
 from kernels_numba.deep_operands import operand_key, operands, skipped_points
 from kernels_numba.deep_operands import spectrum_of_plan as spectrum_layout
@@ -65,29 +66,26 @@ def build(tile: Any, spec: Spec) -> Any:
     wait_all, wait_strip = tile.wait(0), tile.wait(ring - 1)
     copy_constants, join, load_factor = tile.copy_words_async, tile.join, tile.load_shared(4, 4)
     # A
-    chunk, row_step, rows_in = (
-        2 * unit,
-        64 * unit,
-        spec.rows_in,
-    )  # words of a lane's four columns; of four rows
+    # Words of a lane's four columns, and of four rows.
+    chunk, row_step, rows_in = 2 * unit, 64 * unit, spec.rows_in
     in_words, log_width = rows_in // 4 * chunk, 5 + int(half)
     load_rows, gate_in = tile.load_shared(in_words, chunk), tile.multiply(in_words)
     to_b, in_order = tile.pair_halves(pieces.rows_to_b(spec)), tile.select_or_zero(pieces.rows_in_order(spec))
     in_tiles, out_tiles, k1_tiles = spec.parts * spec.contracted // 16, spec.stored // 16, n1 // 8
-    load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma(k1_tiles, 4, in_tiles)
-    pack_outer, multiply_outer = tile.pack(n1), tile.multiply_complex(n1 // 2)
+    load_f1, stage1 = tile.load_shared(4 * k1_tiles * in_tiles, 4), tile.mma_halves(k1_tiles, 4, in_tiles)
     load_outer, spread = tile.load_global(n1 // 2, 4), tile.pair_halves(pieces.twiddle_pairs(spec))
     put_first = tile.store_shared_pieces(pieces.outer_writes(spec))
     # M
-    load_own_factor, stage2 = tile.load_global(4, 4), tile.mma(1, 4, 1)
+    load_own_factor, stage2 = tile.load_global(4, 4), tile.mma_halves(1, 4, 1)
     get_middle = tile.load_pieces(pieces.MIDDLE_READS, 8)
-    pack8, multiply_inner = tile.pack(2 * inner), tile.multiply_complex(inner)
+    multiply_outer, multiply_inner = tile.multiply_complex(n1 // 2), tile.multiply_complex(inner)
     put_middle = tile.store_shared_pieces(pieces.MIDDLE_WRITES)
     # B
     get_tile = tile.load_pieces(pieces.INNER_READS, 2 * inner)
     load_inner_shared, load_inner = tile.load_shared(2 * inner, 4), tile.load_global(2 * inner, 4)
-    stage3, stage3i = (tile.dft_rows(1, 2, 1, inverse=way) for way in (False, True))
-    stage4, stage4i = (tile.dft_columns(1, 2, 1, inverse=way) for way in (False, True))
+    rounded = spec.rounded
+    stage3, stage3i = (stages.rows(tile, 1, 2, 1, inverse=way, halves=rounded) for way in (False, True))
+    stage4, stage4i = (stages.columns(tile, 1, 2, 1, inverse=way, halves=rounded) for way in (False, True))
     to_a, transpose = tile.select(columns_to_a(n3, n4)), tile.transpose(rows_of_tile_to_b(n3, n4))
     put_tile, mirror = tile.store_shared_pieces(pieces.INNER_WRITES), tile.select(mirror_registers(n3, n4))
     multiply_mirror = tile.multiply_mirror(inner, mirror_first=True)
@@ -232,7 +230,7 @@ def build(tile: Any, spec: Spec) -> Any:
                             copy_base = (sequences * int64(copy_p) * channels + copy_h) * length
                     commit()
                     if turn >= 0:
-                        z = multiply_outer(pack_outer(stage1(f1, x)), t1)
+                        z = multiply_outer(stage1(f1, x), t1)
                         to = small(put_here + strip * (2 * ts) + share * next_share)
                         put_first(to, to, to, to, z)
                         strip = small(strip + 1)
@@ -257,8 +255,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 x0 = get_middle(get_here + even, even, even, even)
                 x1 = get_middle(get_here + uneven, even, even, even)
                 from_t2 = small(at_t2 + strip * points + c)
-                z0 = multiply_inner(pack8(stage2(f2, x0)), load_inner_shared(from_t2, 128))
-                z1 = multiply_inner(pack8(stage2(f2, x1)), load_inner_shared(from_t2 + points, 128))
+                z0 = multiply_inner(stage2(f2, x0), load_inner_shared(from_t2, 128))
+                z1 = multiply_inner(stage2(f2, x1), load_inner_shared(from_t2 + points, 128))
                 warp_sync()
                 even = small(put_here + 32 * strip + 8 * (t ^ (strip & 3)))
                 uneven = small(put_here + 32 * strip + 32 + 8 * (t ^ ((strip + 1) & 3)))
@@ -313,13 +311,13 @@ def build(tile: Any, spec: Spec) -> Any:
                     k0 = load_inner(spectrum, from0, 128)
                     k1 = load_inner(spectrum, from0 + unit * points, 128)
                 t3 = load_inner_shared(at_t3 + c, 128)
-                z0 = multiply_inner(pack8(stage3(f3, x0)), t3)
-                y0 = multiply_inner(pack8(stage3(f3, x1)), t3)
+                z0 = multiply_inner(stage3(f3, x0), t3)
+                y0 = multiply_inner(stage3(f3, x1), t3)
                 if half:
                     b0 = load_inner(spectrum, from0 + points, 128)
                     b1 = load_inner(spectrum, from0 + 3 * points, 128)
-                    z1 = pack8(stage4(to_a(z0), f4))
-                    y1 = pack8(stage4(to_a(y0), f4))
+                    z1 = stage4(to_a(z0), f4)
+                    y1 = stage4(to_a(y0), f4)
                     warp_sync()
                     if pair == 0:
                         put_registers(at_exchange + index, at_exchange, at_exchange, at_exchange, z1)
@@ -333,8 +331,8 @@ def build(tile: Any, spec: Spec) -> Any:
                     z2 = multiply_mirror(z1, k0, mirror0, b0)
                     y2 = multiply_mirror(y1, k1, mirror1, b1)
                 else:
-                    z2 = multiply_inner(pack8(stage4(to_a(z0), f4)), k0)
-                    y2 = multiply_inner(pack8(stage4(to_a(y0), f4)), k1)
+                    z2 = multiply_inner(stage4(to_a(z0), f4), k0)
+                    y2 = multiply_inner(stage4(to_a(y0), f4), k1)
                     warp_sync()
                 pair = small(pair + 1)
                 from0 += 2 * unit * points
@@ -344,10 +342,10 @@ def build(tile: Any, spec: Spec) -> Any:
                 if half:  # then registers are short
                     f4i = load_factor(at_f4i + c, 128)
                 t3i = load_inner_shared(at_t3i + c, 128)
-                z3 = multiply_inner(pack8(stage4i(to_a(z2), f4i)), t3i)
-                y3 = multiply_inner(pack8(stage4i(to_a(y2), f4i)), t3i)
-                z4 = pack8(stage3i(f3, transpose(z3)))
-                y4 = pack8(stage3i(f3, transpose(y3)))
+                z3 = multiply_inner(stage4i(to_a(z2), f4i), t3i)
+                y3 = multiply_inner(stage4i(to_a(y2), f4i), t3i)
+                z4 = stage3i(f3, transpose(z3))
+                y4 = stage3i(f3, transpose(y3))
                 if middle_shared:
                     t2i = load_inner_shared(at_t2i + k2 * points + c, 128)
                     v2i = load_inner_shared(at_t2i + other * points + c, 128)
@@ -366,8 +364,8 @@ def build(tile: Any, spec: Spec) -> Any:
                 at = small(back_get + 32 * strip)
                 x0 = get_back(at, at, at, at)
                 x1 = get_back(at + 32, at, at, at)
-                z0 = pack8(stage2(f2i, back_to_b(x0)))
-                z1 = pack8(stage2(f2i, back_to_b(x1)))
+                z0 = stage2(f2i, back_to_b(x0))
+                z1 = stage2(f2i, back_to_b(x1))
                 warp_sync()
                 at = small(back_put0 + 32 * strip)
                 to = small(back_put1 + 32 * strip)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba import rounded_stages as stages
 from kernels_numba import warp_filter
 from kernels_numba.operands import columns_to_a, rows_of_tile_to_b
 from kernels_numba.warp_operands import kept_axes, operand_key, operands
@@ -105,21 +106,21 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f4 = tile.load_shared(last_tiles * k1_tiles * (8 if spec.lower else 4), 4)
     wide = spec.bins_wide  # registers of the spectrum that are loaded at once
     load_spectrum, load_scale = tile.load_global(2 * packed_bins // served, wide), tile.load_float
-    if right:
-        stage1 = tile.mma_to_parts(k1_tiles, column_tiles, spec.rows_in // 16)
-    elif spec.parts_in:
-        stage1 = tile.mma(2 * k1_tiles, column_tiles, spec.rows_in // 8)
+    if spec.parts_in:
+        stage1 = tile.mma_halves(2 * k1_tiles, column_tiles, spec.rows_in // 8)
     else:
-        stage1 = tile.dft_rows(k1_tiles, column_tiles, spec.rows_in // 16, inverse=False, self_paired=True)
-    stage2 = tile.dft_columns(k1_tiles, bin_tiles, k2_tiles, inverse=False)
-    stage3 = tile.dft_columns(k1_tiles, column_tiles, bin_tiles // 2, inverse=True)
+        shape = (k1_tiles, column_tiles, spec.rows_in // 16)
+        stage1 = stages.first(tile, *shape, right_angle=right, paired=8)
+    rounded = spec.rounded
+    stage2 = stages.columns(tile, k1_tiles, bin_tiles, k2_tiles, inverse=False, halves=rounded)
+    stage3 = stages.columns(tile, k1_tiles, column_tiles, bin_tiles // 2, inverse=True, halves=rounded)
     if right:
         stage4 = tile.mma_from_parts(last_tiles, column_tiles, k1_tiles, 2 * kept)
     elif spec.lower:
         stage4 = tile.mma(row_tiles, column_tiles, 2 * k1_tiles)
     else:
         stage4 = tile.dft_rows(row_tiles, column_tiles, k1_tiles, inverse=True)
-    pack, scale, pack_bins = tile.pack(2 * packed), tile.scale(4 * kept), tile.pack(2 * packed_bins)
+    scale = tile.scale(4 * kept)
     product = tile.multiply_complex_shared if right else tile.multiply_complex
     multiply, multiply_bins = (product(count // served) for count in (packed, packed_bins))
     gate_in, gate_out, join = tile.multiply(read), tile.multiply(2 * kept), tile.join
@@ -311,8 +312,8 @@ def build(tile: Any, spec: Spec) -> Any:
                         x = pair_rows(join(v1, v2))
                     else:
                         x = pair_rows(join(u1, u2))
-                    z1 = multiply(pack(stage1(load_f1(at_f1 + c, 128), x)), load_twiddle(at_t1 + c, 128))
-                    z2 = pack_bins(stage2(to_a(z1), load_f2(at_f2 + c, 128)))
+                    z1 = multiply(stage1(load_f1(at_f1 + c, 128), x), load_twiddle(at_t1 + c, 128))
+                    z2 = stage2(to_a(z1), load_f2(at_f2 + c, 128))
                     if taps:
                         if item == first:
                             if not makes:  # those that do have met the others before
@@ -321,7 +322,7 @@ def build(tile: Any, spec: Spec) -> Any:
                             s = load_scale(small(at_scales + (h - first_h) * scale_words + 2 * index))[0]
                     z2 = multiply_bins(z2, k)
                     z3 = multiply(
-                        pack(stage3(bins_to_a(z2), load_f2(at_f3 + c, 128))), load_twiddle(at_t2 + c, 128)
+                        stage3(bins_to_a(z2), load_f2(at_f3 + c, 128)), load_twiddle(at_t2 + c, 128)
                     )
                     y4 = stage4(load_f4(at_f4 + c, 128), transpose(z3))
                     z4 = pack_out(scale(y4, s)) if scaled else pack_out(y4)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernels_numba import rounded_stages as stages
 from kernels_numba.block_pieces import copy_pieces, first_exchange_pieces, first_exchange_reads, rows_to_b
 from kernels_numba.gradient_spec import (
     FACTORS,
@@ -88,22 +89,19 @@ def build(tile: Any, spec: Spec) -> Any:
     load_rows, gate = tile.load_shared(8 * in_tiles, 2), tile.multiply(8 * in_tiles)
     first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
-    if right:
-        stage1 = stage1_later = tile.mma_to_parts(t1, 4, in_tiles)
-        multiply_outer = tile.multiply_complex_shared(outer // 2)
-    else:
-        stage1 = tile.dft_rows(t1, 4, in_tiles, inverse=False, self_paired=lanes)
-        stage1_later = tile.dft_rows(t1, 4, in_tiles, inverse=False)  # of parts without a self-paired k1
-        multiply_outer = tile.multiply_complex(outer)
+    stage1, stage1_later = (  # later: of parts without a self-paired k1
+        stages.first(tile, t1, 4, in_tiles, right_angle=right, paired=paired) for paired in (lanes, 0)
+    )
+    multiply_outer = tile.multiply_complex_shared(outer // 2) if right else tile.multiply_complex(outer)
     turned = outer // served
-    pack_outer, pack_table, no_strip = tile.pack(2 * outer), tile.pack(2 * turned), tile.no_sums(turned)
+    pack_table, no_strip = tile.pack(2 * turned), tile.no_sums(turned)
     load_table_shared, load_table = tile.load_shared(2 * turned, 4), tile.load_global(2 * turned, 4)
     put_first = tile.store_shared_pieces(first_exchange_pieces(spec))
     # B
     get_first = tile.load_pieces(first_exchange_reads(spec), 4 * t2 * j2)
     load_f2, load_f3 = tile.load_shared(t2 * t2 * 4, 4), tile.load_shared(k3 * j2 * 2, 4)
     load_inner = tile.load_shared(2 * inner, 4)
-    stage2 = tile.dft_rows(t2, j2, t2, inverse=False)
+    stage2 = stages.rows(tile, t2, j2, t2, inverse=False, halves=spec.rounded)
     stage3 = tile.dft_columns(t2, j2, k3, inverse=False)
     pack_inner, multiply_inner = tile.pack(2 * inner), tile.multiply_complex(inner)
     to_a = tile.select(columns_to_a(n2, n3))
@@ -296,11 +294,11 @@ def build(tile: Any, spec: Spec) -> Any:
                     if turn >= 0:
                         factor = load_f1(part * factor_part + c, 128)
                         if parts == 1 or right:
-                            z = pack_outer(stage1(factor, x))
+                            z = stage1(factor, x)
                         elif part == 0:
-                            z = pack_outer(stage1(factor, x))
+                            z = stage1(factor, x)
                         else:
-                            z = pack_outer(stage1_later(factor, x))
+                            z = stage1_later(factor, x)
                         if side == 0 or reloaded:
                             if tables_shared:
                                 table = load_table_shared(at_tables + strip * strip_words + c, 128)
@@ -330,9 +328,7 @@ def build(tile: Any, spec: Spec) -> Any:
                     slot = small(w * my_sums + k1)
                     at = small(first_get + side * exchange_words + place)
                     x2 = get_first(at, at, at, at)
-                    z2 = multiply_inner(
-                        pack_inner(stage2(load_f2(at_f2 + c, 128), x2)), load_inner(at_t2 + c, 128)
-                    )
+                    z2 = multiply_inner(stage2(load_f2(at_f2 + c, 128), x2), load_inner(at_t2 + c, 128))
                     spectrum = stage3(to_a(z2), load_f3(at_f3 + c, 128))
                     at = small(at_exchange + place + c)
                     if side == 0:

@@ -42,6 +42,7 @@ ADDED = ((48, 32, 32), (64, 32, 32))
 """Factors whose sums through the L2 cache are added there, on compute capability 9: loads of them have no registers."""
 
 TURNED: dict[tuple[int, ...], tuple[int, int, int, bool, str]] = {
+    (8, 16, 16): (4, 4, 1, False, "registers"),
     (16, 16, 16): (4, 4, 1, False, "registers"),
     (24, 16, 16): (4, 4, 1, False, "registers"),
     (16, 16, 32): (2, 8, 1, False, "registers"),
@@ -95,6 +96,11 @@ class Spec:
             raise ValueError(
                 f"warps: {self.strips} strips and {self.kept} k1, sums in {self.sums}, are not for {self.warps}"
             )
+
+    @property
+    def rounded(self) -> bool:
+        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
+        return self.right_angle and self.dtype == "fp16"
 
     @property
     def beside(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels_numba import rounded_stages as stages
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.operands import columns_to_a, factor_scale
 from kernels_numba.tile import layout
@@ -55,6 +56,11 @@ class Spec:
     """The launch before may still run when this one starts."""
     right_angle: bool = False
     """Two real sequences of at most N / 2 samples as complex ones of N / 2 each: the N1 rows are k1 of both."""
+
+    @property
+    def rounded(self) -> bool:
+        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
+        return self.right_angle and self.dtype == "fp16"
 
     @property
     def n(self) -> int:
@@ -199,13 +205,12 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f1 = tile.load_shared(row_tiles * in_tiles * 4, 4)
     load_twiddle = tile.load_shared(2 * own, 4)
     load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)
-    if spec.right_angle:
-        stage1 = tile.mma_to_parts(row_tiles, column_tiles, in_tiles)
-        multiply = tile.multiply_complex_shared(own)
-    else:
-        stage1 = tile.dft_rows(row_tiles, column_tiles, in_tiles, inverse=False, self_paired=True)
-        multiply = tile.multiply_complex(packed)
-    stage2 = tile.dft_columns(row_tiles, column_tiles, k2_tiles, inverse=False)
+    right = spec.right_angle
+    multiply = tile.multiply_complex_shared(own) if right else tile.multiply_complex(packed)
+    stage1 = stages.first(tile, row_tiles, column_tiles, in_tiles, right_angle=right, paired=8)
+    shape = (row_tiles, column_tiles, k2_tiles)
+    stage2 = stages.columns(tile, *shape, inverse=False, halves=spec.rounded)
+    stage2_wide = tile.dft_columns(*shape, inverse=False)
     pack, pack_sums, gate, join = (
         tile.pack(2 * packed),
         tile.pack(2 * own),
@@ -312,7 +317,7 @@ def build(tile: Any, spec: Spec) -> Any:
                         f1 = load_f1(c, 128)
                         twiddle = load_twiddle(at_t1 + c, 128)
                         f2 = load_f2(at_f2 + c, 128)
-                    spectrum = stage2(to_a(multiply(pack(stage1(f1, x)), twiddle)), f2)
+                    spectrum = stage2_wide(to_a(multiply(stage1(f1, x), twiddle)), f2)
                     if in_registers:
                         kept = correlate(kept, z, spectrum)
                     else:
@@ -345,7 +350,7 @@ def build(tile: Any, spec: Spec) -> Any:
                         f1 = load_f1(c, 128)
                         twiddle = load_twiddle(at_t1 + c, 128)
                         f2 = load_f2(at_f2 + c, 128)
-                    z = pack(stage2(to_a(multiply(pack(stage1(f1, x)), twiddle)), f2))
+                    z = stage2(to_a(multiply(stage1(f1, x), twiddle)), f2)
                     warp_sync()
                     next_p = small(next_p + 1)
                     if next_p == next_end:

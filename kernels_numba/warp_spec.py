@@ -60,6 +60,11 @@ class Spec:
     """and for how many of them a block has room."""
 
     @property
+    def rounded(self) -> bool:
+        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
+        return self.right_angle and self.dtype == "fp16"
+
+    @property
     def n(self) -> int:
         """Transform length N."""
         return self.n1 * self.n2

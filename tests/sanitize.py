@@ -354,6 +354,7 @@ def _plans(*lists: tuple[int, ...], packing: str = "pair") -> tuple[Plan, ...]:
     return tuple(Plan.of(f, packing=packing) for f in lists)
 
 
+TURNED = ((8, 16, 16), (16, 16, 16), (24, 16, 16))
 PARTS: dict[str, Callable[[], None]] = {
     "warp": partial(convolve, *_plans((16, 16), (32, 32), (48, 32))),
     "group": partial(
@@ -364,9 +365,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "block-half": partial(convolve, *_plans((16, 16, 16), (32, 32, 32), packing="half")),
     "deep": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16))),
     "deep-half": partial(convolve, *_plans((16, 8, 16, 16), (8, 8, 16, 16), packing="half")),
-    "right-angle": partial(
-        convolve, *_plans((16, 32), (24, 16), (48, 16), (16, 16, 16), (24, 16, 16), packing="right-angle")
-    ),
+    "right-angle": partial(convolve, *_plans((16, 32), (24, 16), (48, 16), *TURNED, packing="right-angle")),
     "right-angle-large": partial(
         convolve, *_plans((16, 32, 16), (24, 32, 16), (16, 8, 16, 16), packing="right-angle")
     ),
@@ -402,12 +401,13 @@ PARTS: dict[str, Callable[[], None]] = {
     "gradient": partial(differentiate, *_plans((16, 16), (32, 32), (48, 32), (16, 16, 16))),
     "gradient-large": partial(differentiate, *_plans((8, 16, 16), (32, 16, 16), (16, 32, 32), (64, 32, 32))),
     "gradient-turned": partial(
-        differentiate, *_plans((16, 16), (48, 16), (24, 16, 16), (24, 32, 32), packing="right-angle")
+        differentiate,
+        *_plans((16, 16), (48, 16), (8, 16, 16), (24, 16, 16), (24, 32, 32), packing="right-angle"),
     ),
     "backward": partial(
         differentiate_all,
         *_plans((16, 16), (32, 32), (8, 16, 16)),
-        *_plans((24, 16), (16, 16, 16), packing="right-angle"),
+        *_plans((24, 16), (8, 16, 16), (16, 16, 16), packing="right-angle"),
     ),
     "gradient-float": partial(differentiate, *_plans((16, 16), (6, 8, 8, 8), (3, 16, 16, 16)), dtype="fp32"),
     "gradient-zeros": partial(differentiate, *_plans((32, 32), (32, 16, 32)), zeros=True),

@@ -108,6 +108,7 @@ def check_counts(counted: dict[str, Any], found: Any, convolve: FFTConv, k: Any,
         scaled=True,
         halves=spec.halves,
         right_angle=turned,
+        rounded=spec.rounded,
     )
     starts = np.arange(0, items, spec.warps * per_warp)
     last = np.minimum(starts + spec.warps * per_warp, items) - 1

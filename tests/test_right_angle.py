@@ -214,14 +214,15 @@ def test_counts_equal_the_counters(
         how |= {"tables_shared": spec.tables_shared, "ring": spec.ring, "keep": spec.keep}
         expected = group_counts.totals(*factors, *group_counts.live_rows(taken), **how)
     elif plan.order == 2:
-        how["halves"] = spec.halves
+        how |= {"halves": spec.halves, "rounded": spec.rounded}
         expected = kernel_counts.totals(first, *rest, *kernel_counts.warp_rows(taken), **how)
     elif plan.order == 3:
         how |= {"warps": spec.warps, "tables_shared": spec.tables_shared}
         how |= {"together": spec.q <= block_counts.TOGETHER_POINTS, "lean": factors in block_counts.LEAN}
+        how["rounded"] = spec.rounded
         expected = block_counts.totals(first, *rest, *kernel_counts.rows(taken), **how)
     else:
-        how |= {"middle_shared": spec.middle_shared, "early": spec.early}
+        how |= {"middle_shared": spec.middle_shared, "early": spec.early, "rounded": spec.rounded}
         expected = deep_counts.totals(*factors, *deep_counts.rows(taken), **how)
     assert expected["bank_conflicts"] == 0
     check(expected, counted)

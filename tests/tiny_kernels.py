@@ -56,14 +56,15 @@ KERNELS, tiny, build, min_blocks = registry(partial(Tiny, dtype="fp16"))
 
 
 def data_for(spec: Tiny, seed: int = 0) -> Data:
-    """Inputs of the kind that the kernel wants: any bits, noise, or small integers."""
+    """Inputs of the kind that the kernel wants: any bits, noise, small integers, or such that sums of are rounded."""
     draw = np.random.default_rng(seed)
     floats = draw.standard_normal(SIZE).astype(np.float32)
     if spec.data == "bits":
         bits = draw.integers(-(2**15), 2**15, 3 * SIZE).astype(np.int16)
     else:
         noise = draw.standard_normal(3 * SIZE)
-        values = noise if spec.data == "noise" else draw.integers(-4, 5, 3 * SIZE).astype(float)
+        most = 32 if spec.data == "large integers" else 4
+        values = noise if spec.data == "noise" else draw.integers(-most, most + 1, 3 * SIZE).astype(float)
         bits = values.astype(HALF[spec.dtype]).view(np.int16)
     if spec.name == "gather_halves":  # the table: places inside what the kernel has copied
         bits[SIZE + 2 * TABLE_AT :] &= 2 * TABLE_ROOM - 1
@@ -514,12 +515,23 @@ def dft_columns(tile: Any, direction: str) -> Callable:
     return _two(tile, 2 * 4 * rows * k, 2 * k * columns, operation, count, _reinterpret(tile, count, "words"))
 
 
-@tiny("dft_rows_halves:forward", "dft_rows_halves:inverse", data="integers")
+@tiny("mma_halves:2:3:2", data="large integers")
+def mma_halves(tile: Any, rows: int, columns: int, k: int) -> Callable:
+    return _two(tile, 4 * rows * k, 2 * k * columns, tile.mma_halves(rows, columns, k), 2 * rows * columns)
+
+
+@tiny("mma_to_parts_halves", data="large integers")
+def mma_to_parts_halves(tile: Any) -> Callable:
+    """A factor of 16 rows, of real and of imaginary parts, and 32 inputs of two sequences."""
+    return _two(tile, 16, 16, tile.mma_to_parts_halves(2, 2, 2), 16)
+
+
+@tiny("dft_rows_halves:forward", "dft_rows_halves:inverse", data="large integers")
 def dft_rows_halves(tile: Any, direction: str) -> Callable:
     return _two(tile, 8, 8, tile.dft_rows_halves(2, 2, 1, inverse=direction == "inverse"), 16)
 
 
-@tiny("dft_columns_halves:forward", "dft_columns_halves:inverse", data="integers")
+@tiny("dft_columns_halves:forward", "dft_columns_halves:inverse", data="large integers")
 def dft_columns_halves(tile: Any, direction: str) -> Callable:
     return _two(tile, 16, 16, tile.dft_columns_halves(1, 4, 2, inverse=direction == "inverse"), 16)
 

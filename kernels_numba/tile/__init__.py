@@ -47,6 +47,7 @@ made outside the kernel                            called inside
 ``dft_rows(row_tiles, column_tiles, k_tiles, ...)````dft(factor, data)``: contract the rows
 ``dft_columns(row_tiles, ..., k_tiles, inverse=)``  ``dft(data, factor)``: contract the columns
 ``dft_rows_halves``, ``dft_columns_halves``        the same, rounded before outputs and mirrors are added up
+``mma_halves``, ``mma_to_parts_halves``            products that tensor cores round, in fp16 every 16 terms
 ``pack(count, swap=)``                             ``pack(values)``: round float32 to halves
 ``scale(count)``                                   ``scale(values, factor)``: float32
 ``multiply(count)``, ``multiply_complex(count)``   ``multiply(a, b)``: elementwise, in half precision

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
 from kernels_numba.tile.gpu_emit import pack_tuple, unpack
+from kernels_numba.tile.gpu_halves import GpuHalves
 from kernels_numba.tile.gpu_zeros import GpuZeros
 
 
-class GpuSequences(GpuZeros):
+class GpuSequences(GpuHalves, GpuZeros):
     """Operations of the vocabulary; :class:`kernels_numba.tile.gpu.GpuTile` inherits them."""
 
     def mma_to_parts(self, row_tiles: int, column_tiles: int, k_tiles: int) -> Any:
@@ -48,7 +48,7 @@ class GpuSequences(GpuZeros):
                     unpack(builder, args[1], k_tiles * column_tiles * 2),
                 )
                 shape = (row_tiles, column_tiles, k_tiles)
-                found = self._real_product(builder, left, right, shape)  # type: ignore[attr-defined]
+                found = self._real_product(builder, left, right, shape)
                 return pack_tuple(context, builder, signature.return_type, found[:kept])
 
             return result(a, b), codegen
@@ -66,7 +66,7 @@ class GpuSequences(GpuZeros):
                 a = unpack(builder, args[0], row_tiles * k_tiles * 4)
                 b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
                 middle = len(b) // 2
-                product_of = self._real_product  # type: ignore[attr-defined]
+                product_of = self._real_product
                 found = [product_of(builder, a, x, shape)[:kept] for x in (b[:middle], b[middle:])]
                 if in_parts:
                     found = [x[i * (kept // 2) : (i + 1) * (kept // 2)] for i in range(2) for x in found]
@@ -76,79 +76,6 @@ class GpuSequences(GpuZeros):
             return result(factor, data), codegen
 
         return product
-
-    def dft_rows_halves(self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool) -> Any:
-        """As `dft_rows`, rounded to registers of halves before outputs and mirrors are added up, in halves too."""
-        width = row_tiles * column_tiles
-        pairs = [(i, i + width) for i in range(width)]
-
-        @intrinsic
-        def product(typing_context, factor, data):
-            result = types.UniTuple(types.int32, 4 * width)
-
-            def codegen(context, builder, signature, args):
-                a = unpack(builder, args[0], row_tiles * k_tiles * 4)
-                b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
-                shape = (row_tiles, column_tiles, k_tiles)
-                middle = len(b) // 2
-                product_of = self._real_product  # type: ignore[attr-defined]
-                sums = [product_of(builder, a, x, shape) for x in (b[:middle], b[middle:])]
-                words = self.added_halves(builder, sums[0], sums[1], pairs, inverse=inverse)
-                return pack_tuple(context, builder, signature.return_type, words)
-
-            return result(factor, data), codegen
-
-        return product
-
-    def dft_columns_halves(self, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool) -> Any:
-        """As `dft_columns`, rounded to registers of halves before outputs and mirrors are added up, in halves too."""
-        groups, half = 2 * row_tiles, column_tiles // 2
-        pairs = [
-            (y * column_tiles + n, y * column_tiles + n + half) for y in range(groups) for n in range(half)
-        ]
-
-        @intrinsic
-        def product(typing_context, data, factor):
-            result = types.UniTuple(types.int32, 2 * groups * column_tiles)
-
-            def codegen(context, builder, signature, args):
-                a = unpack(builder, args[0], 2 * row_tiles * k_tiles * 4)
-                b = unpack(builder, args[1], k_tiles * column_tiles * 2)
-                shape = (row_tiles, column_tiles, k_tiles)
-                middle = len(a) // 2
-                sums = [self._real_product(builder, x, b, shape) for x in (a[:middle], a[middle:])]  # type: ignore[attr-defined]
-                words = self.added_halves(builder, sums[0], sums[1], pairs, inverse=inverse)
-                return pack_tuple(context, builder, signature.return_type, words)
-
-            return result(data, factor), codegen
-
-        return product
-
-    def added_halves(
-        self, builder: Any, p: list, q: list, pairs: list[tuple[int, int]], *, inverse: bool
-    ) -> list:
-        """Outputs and mirrors from accumulators W Re z and W Im z, rounded first; for use in code generation.
-
-        ``pairs``: registers of halves that are an output and its mirror. Registers of real parts, then imaginary ones.
-        """
-        ones = {"fp16": 0x3C003C00, "bf16": 0x3F803F80}[self.dtype]  # type: ignore[attr-defined]
-        one, minus_one = (ir.Constant(ir.IntType(32), x) for x in (ones, ones ^ 0x80008000))
-        fma = self._fma  # type: ignore[attr-defined]
-        words = [
-            [self.round_pair(builder, *x[2 * i : 2 * i + 2]) for i in range(len(x) // 2)]  # type: ignore[attr-defined]
-            for x in (p, q)
-        ]
-        re: list[Any] = [None] * len(words[0])
-        im: list[Any] = [None] * len(words[0])
-        for i, j in pairs:
-            a, e, d, b = words[0][i], words[0][j], words[1][i], words[1][j]
-            plus = fma(builder, b, one, a), fma(builder, e, minus_one, d)
-            minus = fma(builder, b, minus_one, a), fma(builder, e, one, d)
-            if inverse:
-                plus, minus = minus, plus
-            re[i], im[i] = plus
-            re[j], im[j] = minus
-        return re + im
 
     def multiply_complex_shared(self, count: int) -> Any:
         """``op(a, b)``: two complex sequences of ``count`` registers a part, times the same ``count`` complex ones."""

@@ -1,0 +1,50 @@
+"""Stages of transforms with their rounding to halves: of float32 sums, or, where errors leave room, by tensor cores.
+
+A sequence's own result is half of what a pair's noise is spread over, so the error of a half signal through a right
+angle is sqrt(1/2) of a pair's, and there is room for a rounding more in each inner stage: its products are rounded
+before outputs and mirrors are added up. In fp16 tensor cores do that (`tile.dft_rows_halves`), which takes neither
+instructions for rounding nor registers for float32 sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def rounded(tile: Any, product: Any, count: int) -> Any:
+    """``op(a, b)``: a product, rounded to ``count`` registers of halves."""
+    pack = tile.pack(count)
+
+    def both(a, b):
+        return pack(product(a, b))
+
+    return tile.function(both)
+
+
+def rows(tile: Any, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool, halves: bool) -> Any:
+    """`tile.dft_rows`, rounded."""
+    shape = (row_tiles, column_tiles, k_tiles)
+    if halves:
+        return tile.dft_rows_halves(*shape, inverse=inverse)
+    return rounded(tile, tile.dft_rows(*shape, inverse=inverse), 4 * row_tiles * column_tiles)
+
+
+def columns(
+    tile: Any, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool, halves: bool
+) -> Any:
+    """`tile.dft_columns`, rounded."""
+    shape = (row_tiles, column_tiles, k_tiles)
+    if halves:
+        return tile.dft_columns_halves(*shape, inverse=inverse)
+    return rounded(tile, tile.dft_columns(*shape, inverse=inverse), 4 * row_tiles * column_tiles)
+
+
+def first(
+    tile: Any, row_tiles: int, column_tiles: int, k_tiles: int, *, right_angle: bool, paired: int
+) -> Any:
+    """The first stage, rounded: of two real sequences, or of a pair of them (``paired``: see `tile.dft_rows`)."""
+    shape = (row_tiles, column_tiles, k_tiles)
+    if right_angle:
+        return tile.mma_to_parts_halves(*shape)
+    product = tile.dft_rows(*shape, inverse=False, self_paired=paired)
+    return rounded(tile, product, 4 * row_tiles * column_tiles)
