@@ -21,22 +21,20 @@ def rounded(tile: Any, product: Any, count: int) -> Any:
     return tile.function(both)
 
 
-def rows(tile: Any, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool, halves: bool) -> Any:
-    """`tile.dft_rows`, rounded."""
-    shape = (row_tiles, column_tiles, k_tiles)
-    if halves:
-        return tile.dft_rows_halves(*shape, inverse=inverse)
-    return rounded(tile, tile.dft_rows(*shape, inverse=inverse), 4 * row_tiles * column_tiles)
+def rows(tile: Any, *shape: int, inverse: bool, halves: bool) -> Any:
+    """`tile.dft_rows`, rounded; ``shape``: tiles of rows, of columns and of what is contracted."""
+    return _dft(tile, "dft_rows", shape, inverse, halves)
 
 
-def columns(
-    tile: Any, row_tiles: int, column_tiles: int, k_tiles: int, *, inverse: bool, halves: bool
-) -> Any:
-    """`tile.dft_columns`, rounded."""
-    shape = (row_tiles, column_tiles, k_tiles)
+def columns(tile: Any, *shape: int, inverse: bool, halves: bool) -> Any:
+    """`tile.dft_columns`, rounded; the rest as `rows`."""
+    return _dft(tile, "dft_columns", shape, inverse, halves)
+
+
+def _dft(tile: Any, name: str, shape: tuple[int, ...], inverse: bool, halves: bool) -> Any:
     if halves:
-        return tile.dft_columns_halves(*shape, inverse=inverse)
-    return rounded(tile, tile.dft_columns(*shape, inverse=inverse), 4 * row_tiles * column_tiles)
+        return getattr(tile, f"{name}_halves")(*shape, inverse=inverse)
+    return rounded(tile, getattr(tile, name)(*shape, inverse=inverse), 4 * shape[0] * shape[1])
 
 
 def first(
