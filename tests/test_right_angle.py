@@ -27,7 +27,7 @@ from kernels_numba import (
     spectrum,
 )
 from kernels_numba.families import RIGHT_ANGLE_FACTORS, default_plans, sequences_together
-from kernels_numba.tile.layout import HALF_TYPES
+from kernels_numba.tile.layout import ELEMENT_TYPES, HALF_TYPES
 from monarch import Plan
 
 LISTS = [
@@ -177,6 +177,22 @@ def test_half_signals_go_this_way_where_it_is_faster() -> None:
         assert sequences_together(plan) == (1 if plan.order == 4 else 2)
     assert prepare_filter(np.ones((1, 512)), length=512, mode="causal").plan.packing == "right-angle"
     assert prepare_filter(np.ones((1, 512)), length=513, mode="causal").plan.packing == "pair"
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("factors", [(16, 16), (32, 16), (8, 16, 16), (16, 16, 16), (8, 8, 16, 16)], ids=str)
+def test_errors_are_as_counted(factors: tuple[int, ...], dtype: str) -> None:
+    """Half of the roundings of a pair (docs/mathematics.md), and in fp16 half of one more in each inner stage."""
+    plan, kind = plan_of(factors), ELEMENT_TYPES[dtype]
+    draw = np.random.default_rng(0)
+    u = draw.standard_normal((6, 2, plan.n // 2)).astype(kind)
+    k = draw.standard_normal((2, plan.n // 2)) / plan.n**0.5
+    y = kernels_numba.fftconv(u, k, mode="causal", plan=plan).astype(float)
+    u = u.astype(float)
+    found = reference.relative_error(y, reference.fftconv(u, k, mode="causal"), u, k).overall
+    order, unit = plan.order, {"fp16": 2.0**-11, "bf16": 2.0**-8}[dtype]
+    roundings = 8 * order - 2 + (min(2 * (order - 1), 4) if dtype == "fp16" else 0)
+    assert found == pytest.approx(np.sqrt(roundings / 12) * unit, rel=0.08)
 
 
 @settings(max_examples=4)
