@@ -204,7 +204,7 @@ def totals(
 
 
 def kernel_counts(
-    plan: Plan, batch: int, channels: int, *, dtype: str = "fp16", variant: str, capacity_bytes: float
+    plan: Plan, batch: int, channels: int, *, dtype: str, variant: str, capacity_bytes: float
 ) -> Counts | None:
     """Counts of one call of the fused kernel, or None when it does not fit."""
     gated, half, right_angle = variant in GATED, plan.packing == "half", plan.packing == "right-angle"

@@ -121,11 +121,8 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)  # as many as of its inverse
     last_tiles = spec.last_rows // 16 if right else row_tiles
     load_f4 = tile.load_shared(last_tiles * row_tiles * (8 if spec.lower else 4), 4)
-    if spec.parts_in:
-        stage1 = tile.mma_halves(2 * row_tiles, column_tiles, spec.rows_in // 8)
-    else:
-        shape = (row_tiles, column_tiles, spec.rows_in // 16)
-        stage1 = stages.first(tile, *shape, right_angle=right, paired=8)
+    how = {"right_angle": right, "parts": spec.parts_in}
+    stage1 = stages.first(tile, row_tiles, column_tiles, spec.rows_in, **how)
     if right:
         stage4 = tile.mma_from_parts(last_tiles, column_tiles, row_tiles, 2 * kept)
     elif spec.lower:

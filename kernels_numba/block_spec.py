@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.rounded_stages import in_halves
 from monarch import Plan
 
 INNER_FACTORS = (16, 32)
@@ -126,7 +127,7 @@ class Spec:
     @property
     def rounded(self) -> bool:
         """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
-        return self.right_angle and (self.lean or self.dtype == "fp16")
+        return (self.right_angle and self.lean) or in_halves(self)
 
     @property
     def kept3(self) -> int:

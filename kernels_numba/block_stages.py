@@ -11,9 +11,9 @@ from kernels_numba.block_spec import Spec
 
 def outer_stages(tile: Any, spec: Spec) -> tuple[Any, Any, Any]:
     """What contracts n1 and rounds, what multiplies by the outer twiddles, and what contracts k1."""
-    row_tiles, in_tiles, registers = spec.rows // 16, spec.rows_in // 16, spec.rows // 2
+    row_tiles, registers = spec.rows // 16, spec.rows // 2
     right = spec.right_angle
-    first = stages.first(tile, row_tiles, 4, in_tiles, right_angle=right, paired=spec.lanes)
+    first = stages.first(tile, row_tiles, 4, spec.rows_in, right_angle=right, paired=spec.lanes)
     if right:
         last = tile.mma_from_parts(spec.last_rows // 16, 4, row_tiles, 2 * (spec.rows_out // 8 * 4))
         return first, tile.multiply_complex_shared(registers // 2), last

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.rounded_stages import in_halves
 from monarch import Plan
 
 FACTORS = ((16, 8, 16, 16), (8, 8, 16, 16))
@@ -56,10 +57,7 @@ class Spec:
     marked: int = 0
     """Rows of marks after the constants, one for each channel in turn, that say which k2 are zero; 0: none are."""
 
-    @property
-    def rounded(self) -> bool:
-        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
-        return self.right_angle and self.dtype == "fp16"
+    rounded = property(in_halves)
 
     @property
     def warps(self) -> int:

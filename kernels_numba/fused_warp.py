@@ -106,11 +106,8 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f4 = tile.load_shared(last_tiles * k1_tiles * (8 if spec.lower else 4), 4)
     wide = spec.bins_wide  # registers of the spectrum that are loaded at once
     load_spectrum, load_scale = tile.load_global(2 * packed_bins // served, wide), tile.load_float
-    if spec.parts_in:
-        stage1 = tile.mma_halves(2 * k1_tiles, column_tiles, spec.rows_in // 8)
-    else:
-        shape = (k1_tiles, column_tiles, spec.rows_in // 16)
-        stage1 = stages.first(tile, *shape, right_angle=right, paired=8)
+    how = {"right_angle": right, "parts": spec.parts_in}
+    stage1 = stages.first(tile, k1_tiles, column_tiles, spec.rows_in, **how)
     rounded = spec.rounded
     stage2 = stages.columns(tile, k1_tiles, bin_tiles, k2_tiles, inverse=False, halves=rounded)
     stage3 = stages.columns(tile, k1_tiles, column_tiles, bin_tiles // 2, inverse=True, halves=rounded)

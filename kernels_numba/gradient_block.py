@@ -90,7 +90,7 @@ def build(tile: Any, spec: Spec) -> Any:
     first_to_b, second_to_b = (tile.pair_halves(rows_to_b(spec, part)) for part in range(2))
     load_f1 = tile.load_shared(t1 * in_tiles * 4, 4)
     stage1, stage1_later = (  # later: of parts without a self-paired k1
-        stages.first(tile, t1, 4, in_tiles, right_angle=right, paired=paired) for paired in (lanes, 0)
+        stages.first(tile, t1, 4, spec.rows_in, right_angle=right, paired=paired) for paired in (lanes, 0)
     )
     multiply_outer = tile.multiply_complex_shared(outer // 2) if right else tile.multiply_complex(outer)
     turned = outer // served

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kernels_numba.block_operands import _maps, outer_factor, strip_columns
 from kernels_numba.device import LARGEST_SHARED_BYTES
 from kernels_numba.operands import TURN, factor, factor_scale, right_angle_factors, rows_read, twiddles
+from kernels_numba.rounded_stages import in_halves
 from kernels_numba.tile import layout
 from monarch import Plan
 
@@ -97,10 +98,7 @@ class Spec:
                 f"warps: {self.strips} strips and {self.kept} k1, sums in {self.sums}, are not for {self.warps}"
             )
 
-    @property
-    def rounded(self) -> bool:
-        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
-        return self.right_angle and self.dtype == "fp16"
+    rounded = property(in_halves)
 
     @property
     def beside(self) -> bool:

@@ -57,10 +57,7 @@ class Spec:
     right_angle: bool = False
     """Two real sequences of at most N / 2 samples as complex ones of N / 2 each: the N1 rows are k1 of both."""
 
-    @property
-    def rounded(self) -> bool:
-        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
-        return self.right_angle and self.dtype == "fp16"
+    rounded = property(stages.in_halves)
 
     @property
     def n(self) -> int:
@@ -207,7 +204,7 @@ def build(tile: Any, spec: Spec) -> Any:
     load_f2 = tile.load_shared(k2_tiles * column_tiles * 2, 4)
     right = spec.right_angle
     multiply = tile.multiply_complex_shared(own) if right else tile.multiply_complex(packed)
-    stage1 = stages.first(tile, row_tiles, column_tiles, in_tiles, right_angle=right, paired=8)
+    stage1 = stages.first(tile, row_tiles, column_tiles, spec.rows_in, right_angle=right)
     shape = (row_tiles, column_tiles, k2_tiles)
     stage2 = stages.columns(tile, *shape, inverse=False, halves=spec.rounded)
     stage2_wide = tile.dft_columns(*shape, inverse=False)

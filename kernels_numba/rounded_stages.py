@@ -11,6 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 
+def in_halves(spec: Any) -> bool:
+    """Whether tensor cores round inner products before outputs and mirrors are added up: of half signals in fp16."""
+    return bool(spec.right_angle and spec.dtype == "fp16")
+
+
 def rounded(tile: Any, product: Any, count: int) -> Any:
     """``op(a, b)``: a product, rounded to ``count`` registers of halves."""
     pack = tile.pack(count)
@@ -38,10 +43,22 @@ def _dft(tile: Any, name: str, shape: tuple[int, ...], inverse: bool, halves: bo
 
 
 def first(
-    tile: Any, row_tiles: int, column_tiles: int, k_tiles: int, *, right_angle: bool, paired: int
+    tile: Any,
+    row_tiles: int,
+    column_tiles: int,
+    rows_in: int,
+    *,
+    right_angle: bool,
+    paired: int = 8,
+    parts: bool = False,
 ) -> Any:
-    """The first stage, rounded: of two real sequences, or of a pair of them (``paired``: see `tile.dft_rows`)."""
-    shape = (row_tiles, column_tiles, k_tiles)
+    """The first stage, rounded, of ``rows_in`` rows: of two real sequences, or of a pair of them.
+
+    ``paired``: see `tile.dft_rows`; ``parts``: the pair's factor is a real matrix of both parts.
+    """
+    if parts:
+        return tile.mma_halves(2 * row_tiles, column_tiles, rows_in // 8)
+    shape = (row_tiles, column_tiles, rows_in // 16)
     if right_angle:
         return tile.mma_to_parts_halves(*shape)
     product = tile.dft_rows(*shape, inverse=False, self_paired=paired)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from kernels_numba.device import LARGEST_SHARED_BYTES
+from kernels_numba.rounded_stages import in_halves
 from monarch import Plan
 
 FACTORS = (*((n1, 16) for n1 in range(16, 128, 16)), (16, 32), (32, 32), (48, 32))
@@ -59,10 +60,7 @@ class Spec:
     filters: int = 0
     """and for how many of them a block has room."""
 
-    @property
-    def rounded(self) -> bool:
-        """Whether inner products are rounded before outputs and mirrors are added up; see `rounded_stages`."""
-        return self.right_angle and self.dtype == "fp16"
+    rounded = property(in_halves)
 
     @property
     def n(self) -> int:

@@ -357,7 +357,9 @@ def test_times_grow_with_the_length_and_stay_above_the_floor(slug, variant):
     found = [costmodel.predict(2**e, gpu=slug, variant=variant) for e in range(8, 23)]
     for shorter, longer in itertools.pairwise(found):
         # Less where the shorter one goes in pairs and the longer one through a right angle.
-        assert longer.best.time_s > 1.2 * shorter.best.time_s
+        packings = (shorter.best.plan.packing, longer.best.plan.packing)
+        least = 1.2 if packings == ("pair", "right-angle") else 1.4
+        assert longer.best.time_s > least * shorter.best.time_s
     for f in found:
         assert all(c.time_s > f.floor_s for c in f.candidates)
         # A B200 has twice the bandwidth for each product that mma.sync does.

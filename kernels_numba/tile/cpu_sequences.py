@@ -14,16 +14,6 @@ from kernels_numba.tile.cpu_zeros import CpuZeros
 class CpuSequences(CpuHalves, CpuZeros):
     """Operations of the vocabulary; :class:`kernels_numba.tile.cpu.CpuTile` inherits them."""
 
-    def mma_to_parts(self, row_tiles: int, column_tiles: int, k_tiles: int) -> Callable:
-        """Two real sequences by one complex factor."""
-        product = self.mma(row_tiles, column_tiles, k_tiles)  # type: ignore[attr-defined]
-
-        def contract(factor: Fragment, data: Fragment) -> Fragment:
-            found = [np.split(product(factor, x), 2) for x in np.split(data, 2)]
-            return np.concatenate([parts[i] for i in range(2) for parts in found])
-
-        return contract
-
     def mma_first(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Callable:
         """Of a product the first accumulators."""
         product = self.mma(row_tiles, column_tiles, k_tiles)  # type: ignore[attr-defined]

@@ -51,7 +51,11 @@ class GpuHalves:
         return self._halves_of(shape, (1, 1), lambda builder, a, b: self.half_product(builder, a, b, shape))
 
     def mma_to_parts_halves(self, row_tiles: int, column_tiles: int, k_tiles: int) -> Any:
-        """As `mma_to_parts`, rounded to registers of halves."""
+        """Two real sequences by one complex factor, rounded to registers of halves: ``op(factor, data)``.
+
+        ``factor`` is the A operand of [real parts; imaginary parts] [16 row_tiles, 16 k_tiles], ``data`` the B operands
+        of the first and of the second sequence. Returns two complex sequences.
+        """
         shape, part = (row_tiles, column_tiles, k_tiles), row_tiles * column_tiles
 
         def both(builder: Any, a: list, b: list) -> list:

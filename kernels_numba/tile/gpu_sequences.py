@@ -19,21 +19,28 @@ from kernels_numba.tile.gpu_zeros import GpuZeros
 class GpuSequences(GpuHalves, GpuZeros):
     """Operations of the vocabulary; :class:`kernels_numba.tile.gpu.GpuTile` inherits them."""
 
-    def mma_to_parts(self, row_tiles: int, column_tiles: int, k_tiles: int) -> Any:
-        """Two real sequences by one complex factor: ``op(factor, data)``.
-
-        ``factor`` is the A operand of [real parts; imaginary parts] [16 row_tiles, 16 k_tiles], ``data`` the B operands
-        of the first and of the second sequence. Returns accumulators of two complex sequences.
-        """
-        return self._both(row_tiles, column_tiles, k_tiles, in_parts=True, kept=row_tiles * column_tiles * 4)
-
     def mma_from_parts(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Any:
         """Two complex sequences by one factor, of which the real parts are wanted: ``op(factor, data)``.
 
         ``data``: the B operands of the first and of the second sequence, whose parts are rows. Returns the first
         ``kept`` accumulators of the first sequence, then as many of the second.
         """
-        return self._both(row_tiles, column_tiles, k_tiles, in_parts=False, kept=kept)
+        shape = (row_tiles, column_tiles, k_tiles)
+
+        @intrinsic
+        def product(typing_context, factor, data):
+            result = types.UniTuple(types.float32, 2 * kept)
+
+            def codegen(context, builder, signature, args):
+                a = unpack(builder, args[0], row_tiles * k_tiles * 4)
+                b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
+                middle = len(b) // 2
+                found = [self._real_product(builder, a, x, shape)[:kept] for x in (b[:middle], b[middle:])]
+                return pack_tuple(context, builder, signature.return_type, found[0] + found[1])
+
+            return result(factor, data), codegen
+
+        return product
 
     def mma_first(self, row_tiles: int, column_tiles: int, k_tiles: int, kept: int) -> Any:
         """Of the product of an A and a B operand the first ``kept`` accumulators, those of its first rows."""
@@ -52,28 +59,6 @@ class GpuSequences(GpuHalves, GpuZeros):
                 return pack_tuple(context, builder, signature.return_type, found[:kept])
 
             return result(a, b), codegen
-
-        return product
-
-    def _both(self, row_tiles: int, column_tiles: int, k_tiles: int, *, in_parts: bool, kept: int) -> Any:
-        shape = (row_tiles, column_tiles, k_tiles)
-
-        @intrinsic
-        def product(typing_context, factor, data):
-            result = types.UniTuple(types.float32, 2 * kept)
-
-            def codegen(context, builder, signature, args):
-                a = unpack(builder, args[0], row_tiles * k_tiles * 4)
-                b = unpack(builder, args[1], 2 * k_tiles * column_tiles * 2)
-                middle = len(b) // 2
-                product_of = self._real_product
-                found = [product_of(builder, a, x, shape)[:kept] for x in (b[:middle], b[middle:])]
-                if in_parts:
-                    found = [x[i * (kept // 2) : (i + 1) * (kept // 2)] for i in range(2) for x in found]
-                values = [value for part in found for value in part]
-                return pack_tuple(context, builder, signature.return_type, values)
-
-            return result(factor, data), codegen
 
         return product
 
